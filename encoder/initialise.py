@@ -1,4 +1,4 @@
-"""How weights start: linear and embedding weights by `encoder.initialisation`, biases zero, norms one."""
+"""How weights start: linear and embedding weights by `encoder.initialisation`, biases zero, norms one (the head's a half beside `normal` embeddings)."""
 
 import math
 
@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from encoder.config import EncoderConfig
 
 SMALL_OUTPUT = 0.1
+HEAD_GAIN = 0.5
 
 
 def initialise(model: nn.Module, config: EncoderConfig) -> None:
@@ -18,6 +19,9 @@ def initialise(model: nn.Module, config: EncoderConfig) -> None:
             _linear(module, config, residual if is_output else 1.0, name.endswith(".feed_forward.down"))
         elif isinstance(module, nn.Embedding):
             _embedding(module, config)
+        elif isinstance(module, nn.LayerNorm) and name == "head.norm" and config.initialisation == "normal":
+            # tied to embeddings N(0, 1/d), a unit norm would give logits of deviation 1 and a loss of ln V + 0.5
+            nn.init.constant_(module.weight, HEAD_GAIN)
 
 
 def _linear(module: nn.Linear, config: EncoderConfig, scale: float, is_last: bool) -> None:

@@ -1,0 +1,81 @@
+"""Tiny encoders of every shape, and one packed batch for them."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from encoder import EncoderConfig, MaskedLanguageModel
+
+# hidden sizes, heads and feed-forward sizes are odd on purpose: nothing may rely on 64 or on 4x
+SHAPES: dict[str, dict[str, Any]] = {
+    "pre-learned-gelu": {"norm": "pre", "position": "learned", "activation": "gelu", "ffn_size": 100},
+    "pre-sinusoidal-relu": {"norm": "pre", "position": "sinusoidal", "activation": "relu"},
+    "post-learned-gelu": {"norm": "post", "position": "learned", "activation": "gelu", "norm_eps": 1e-12},
+    "post-sinusoidal-relu": {"norm": "post", "position": "sinusoidal", "activation": "relu"},
+    "rope-geglu": {"position": "rope", "activation": "geglu", "ffn_size": 88},
+    "rope-swiglu-unbiased": {"position": "rope", "activation": "swiglu", "bias": False},
+    "rope-geglu-local": {"activation": "geglu", "local_window": 4, "global_every": 2, "rope_base": 160_000.0},
+}
+RESEARCH: dict[str, dict[str, Any]] = {
+    "none-gelu": {"position": "none", "activation": "gelu", "exportable": False},
+    "post-rope-relu-local": {
+        "norm": "post",
+        "position": "rope",
+        "activation": "relu",
+        "local_window": 6,
+        "global_every": 3,
+        "exportable": False,
+    },
+    "scaled-sinusoidal-swiglu": {
+        "position": "sinusoidal",
+        "activation": "swiglu",
+        "embedding_scale": True,
+        "exportable": False,
+    },
+}
+
+
+def _config(shape: str = "rope-geglu", **changes: Any) -> EncoderConfig:
+    """2 layers, width 72, 2 heads, 203 tokens, documents of up to 48."""
+    size = {"num_layers": 2, "hidden_size": 72, "num_heads": 2, "vocab_size": 203, "max_length": 48}
+    return EncoderConfig.model_validate(size | (SHAPES | RESEARCH)[shape] | changes)
+
+
+def _model(shape: str = "rope-geglu", seed: int = 0, **changes: Any) -> MaskedLanguageModel:
+    """A model of `_config` whose biases, norms and embeddings are random too, so that no term can hide."""
+    torch.manual_seed(seed)
+    model = MaskedLanguageModel(_config(shape, **changes))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.fixture(scope="session")
+def tiny_config() -> Callable[..., EncoderConfig]:
+    """`tiny_config(shape, **changes)`: see `_config`."""
+    return _config
+
+
+@pytest.fixture(scope="session")
+def tiny_model() -> Callable[..., MaskedLanguageModel]:
+    """`tiny_model(shape, seed=0, **changes)`: see `_model`."""
+    return _model
+
+
+@pytest.fixture(params=[*SHAPES, *RESEARCH])
+def shape(request: pytest.FixtureRequest) -> str:
+    """Every shape in turn."""
+    return str(request.param)
+
+
+@pytest.fixture(params=SHAPES)
+def exportable_shape(request: pytest.FixtureRequest) -> str:
+    """Every shape that transformers has, in turn."""
+    return str(request.param)
