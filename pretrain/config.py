@@ -1,0 +1,113 @@
+"""`PretrainConfig` composes the sections, each defined beside the thing it configures, and checks across them."""
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from configs import Config
+from data import DataConfig, SourceConfig
+from encoder import EncoderConfig
+from pretrain.checkpoint import CheckpointConfig
+from pretrain.engine import EngineConfig
+from pretrain.optimizer import OptimizerConfig
+from pretrain.schedule import ScheduleConfig
+
+
+class TrainingConfig(Config):
+    """The steps of the run."""
+
+    num_steps: int = Field(description="optimizer steps of the whole run", ge=1)
+    rows_per_device: int = Field(8, ge=1, description="rows of a micro-batch on one process")
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="mass taken from the right token and spread evenly")
+    max_skipped_steps: int = Field(10, ge=1, description="steps in a row with a non-finite gradient that stop the run")
+    profile_steps: list[int] = Field([], description="steps that PyTorch Profiler traces into run_dir/profile")
+
+
+class EvaluationConfig(Config):
+    """Held-out loss with fixed masks: 15 %, the same for every run, whatever training masks."""
+
+    every: int = Field(0, ge=0, description="steps between evaluations; 0: never during training")
+    sources: list[SourceConfig] = Field([], description="held-out text, as data.sources")
+    rows: int = Field(256, ge=1, description="rows evaluated, from the start of the sources")
+
+    @model_validator(mode="after")
+    def _needs_sources(self) -> "EvaluationConfig":
+        if self.every and not self.sources:
+            raise ValueError("evaluation.every needs evaluation.sources")
+        return self
+
+
+class LoggingConfig(Config):
+    """Where the numbers go besides metrics.jsonl and the console."""
+
+    trackers: list[Literal["tensorboard", "wandb"]] = Field(
+        [], description="tensorboard, wandb (offline without a key)"
+    )
+    print_every: int = Field(10, ge=1, description="steps between lines on the console")
+    project: str = Field("lacuna", description="W&B's project")
+
+
+class PretrainConfig(Config):
+    """A pretraining run."""
+
+    run_dir: str = Field(description="folder of the run: configuration, checkpoints, metrics")
+    seed: int = Field(0, ge=0, description="of the weights, the order, the masks and the dropout")
+    tokenizer: str = Field(description="folder of a tokenizer that AutoTokenizer loads")
+    start_from: str | None = Field(None, description="published folder or checkpoint whose weights start the run")
+    data: DataConfig
+    encoder: EncoderConfig
+    training: TrainingConfig
+    optimizer: OptimizerConfig = OptimizerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    engine: EngineConfig = EngineConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    logging: LoggingConfig = LoggingConfig()
+
+    @model_validator(mode="after")
+    def _check_across(self) -> "PretrainConfig":
+        rows, per_device = self.data.rows_per_step, self.training.rows_per_device
+        if rows % per_device:
+            raise ValueError(f"data.rows_per_step {rows} is not a multiple of training.rows_per_device {per_device}")
+        if self.encoder.max_length is not None and self.encoder.max_length < self.data.sequence_length:
+            raise ValueError(
+                f"data.sequence_length {self.data.sequence_length} is above "
+                f"encoder.max_length {self.encoder.max_length}"
+            )
+        return self
+
+    def check_processes(self, world_size: int) -> None:
+        """ValueError when the run cannot be cut over `world_size` processes; lists what can."""
+        micro_batches = self.data.rows_per_step // self.training.rows_per_device
+        allowed = [w for w in range(1, micro_batches + 1) if micro_batches % w == 0 and self.data.num_lanes % w == 0]
+        if world_size not in allowed:
+            raise ValueError(
+                f"{world_size} processes cannot share data.num_lanes {self.data.num_lanes} and "
+                f"{micro_batches} micro-batches (data.rows_per_step / training.rows_per_device); allowed: {allowed}"
+            )
+
+
+# What a resume may change: how the run is executed, never what it computes.
+_FREE = (
+    "run_dir", "engine", "checkpoint", "evaluation", "logging",
+    "training.rows_per_device", "training.profile_steps", "training.max_skipped_steps",
+    "data.num_workers", "data.prefetch_steps", "data.cache", "encoder.gradient_checkpointing", "encoder.exportable",
+)  # fmt: skip
+
+
+def first_difference(old: PretrainConfig, new: PretrainConfig) -> str | None:
+    """The first key, with both values, whose change makes it another run: model, data order or schedule."""
+    before, after = _flat(old.model_dump(mode="json")), _flat(new.model_dump(mode="json"))
+    for key in sorted(before.keys() | after.keys()):
+        if before.get(key) != after.get(key) and not any(key == f or key.startswith(f + ".") for f in _FREE):
+            return f"'{key}' is {before.get(key)!r} there and {after.get(key)!r} here"
+    return None
+
+
+def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(values, dict):
+        return {prefix: values}
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{prefix}.{key}" if prefix else key)
+    return flat

@@ -1,0 +1,113 @@
+"""Held-out loss with fixed masks: `python -m pretrain.evaluate RUN_OR_CHECKPOINT [key=value …]`.
+
+The first `evaluation.rows` rows of the held-out sources, in file order, 15 % of their tokens masked by a fixed seed,
+whatever training masks: the same tokens for every run, at every step, on any number of processes. Only sums are kept.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from configs import load_config, run_command
+from data import BatchLoader, DataConfig, MaskConfig
+from encoder import MaskedLanguageModel, MaskedLoss, load_model
+from pretrain.config import PretrainConfig
+from pretrain.processes import Processes, find_processes
+from pretrain.run_folder import RunFolder
+from pretrain.step import model_inputs
+
+SEED = 0  # of the masks: the same for every run
+
+
+def evaluation_data(config: PretrainConfig, rows_per_step: int) -> DataConfig:
+    """The held-out sources as a data configuration: in order, once, fixed masks."""
+    return config.data.model_copy(
+        update={
+            "sources": config.evaluation.sources, "mask": MaskConfig(), "shuffle": False, "num_epochs": 1,
+            "num_workers": 0, "cache": "", "rows_per_step": rows_per_step,
+        }
+    )  # fmt: skip
+
+
+def evaluate(
+    forward: Callable[[tuple[Any, ...]], MaskedLoss], config: PretrainConfig, tokenizer: str, processes: Processes
+) -> dict[str, Any]:
+    """Mean loss (nat a masked token), perplexity, accuracy; the unigram entropy of the same masked tokens (nat).
+
+    `forward` runs the model (in evaluation mode) on one micro-batch. Every rank calls it. Touches no random state.
+    """
+    device = processes.device
+    sums = torch.zeros(3, dtype=torch.float64, device=device)
+    counts = torch.zeros(config.encoder.known_vocab_size, dtype=torch.int64, device=device)
+    with torch.no_grad():
+        for inputs in _held_out(config, tokenizer, processes):
+            loss = forward(inputs)
+            targets = inputs[3]
+            sums += torch.stack([loss.loss_sum.double(), loss.num_correct.double(), sums.new_tensor(len(targets))])
+            counts += torch.bincount(targets, minlength=len(counts))
+    loss_sum, correct, masked = processes.sum_tensor(sums)
+    if not masked:
+        raise ValueError("evaluation.sources hold no token to mask")
+    unigram = torch.tensor(processes.sum_tensor(counts), dtype=torch.float64) / masked
+    loss = loss_sum / masked
+    return {
+        "loss": loss,
+        "perplexity": math.exp(min(loss, 700.0)),
+        "accuracy": correct / masked,
+        "masked_tokens": int(masked),
+        "unigram_entropy": -float(torch.special.xlogy(unigram, unigram).sum()),
+    }
+
+
+def _held_out(config: PretrainConfig, tokenizer: str, processes: Processes) -> Iterator[tuple[Any, ...]]:
+    """This rank's micro-batches; as many on every rank, rows past `evaluation.rows` emptied."""
+    rows_per_step = config.training.rows_per_device * processes.world_size
+    loader = BatchLoader(
+        evaluation_data(config, rows_per_step), tokenizer, SEED, rank=processes.rank, world_size=processes.world_size
+    )
+    for batch in loader:
+        (tokens,) = processes.sum([batch.tokens])
+        first = (batch.step - 1) * rows_per_step
+        if not tokens or first >= config.evaluation.rows:
+            return
+        keep = [
+            first + i * processes.world_size + processes.rank < config.evaluation.rows for i in range(len(batch.labels))
+        ]
+        labels = torch.where(torch.tensor(keep)[:, None], batch.labels, -100)
+        yield model_inputs(batch.input_ids, labels, batch.piece_lengths, processes.device)
+
+
+def evaluate_model(
+    model: MaskedLanguageModel, config: PretrainConfig, tokenizer: str, processes: Processes
+) -> dict[str, Any]:
+    """`evaluate` on a plain model; its training mode is restored."""
+    training = model.training
+    model.eval()
+    try:
+        return evaluate(lambda inputs: model(*inputs), config, tokenizer, processes)
+    finally:
+        model.train(training)
+
+
+def main(arguments: list[str]) -> None:
+    """Print held-out loss, perplexity and accuracy of a run's newest checkpoint, or of one checkpoint, as JSON.
+
+    usage: python -m pretrain.evaluate RUN_OR_CHECKPOINT [key=value …]
+    """
+    if not arguments:
+        raise ValueError("usage: python -m pretrain.evaluate RUN_OR_CHECKPOINT [key=value …]")
+    run, checkpoint = RunFolder.locate(Path(arguments[0]))
+    config = load_config(PretrainConfig, checkpoint / "config.yaml", arguments[1:])
+    if not config.evaluation.sources:
+        raise ValueError(f"{checkpoint}: evaluation.sources is empty; give evaluation.sources='[{{path: …}}]'")
+    device = find_processes().device
+    result = evaluate_model(load_model(checkpoint, str(device)), config, str(run.tokenizer), Processes(0, 1, device))
+    print(json.dumps({"checkpoint": str(checkpoint), **result}))
+
+
+if __name__ == "__main__":
+    run_command(main)

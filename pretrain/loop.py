@@ -1,0 +1,217 @@
+"""The loop: it only says when things happen. The step is in `step`, what differs between engines in `engine`."""
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from data import Batch, BatchLoader, merge_states
+from pretrain.checkpoint import retire_checkpoints, save_checkpoint
+from pretrain.clock import Clock
+from pretrain.config import PretrainConfig
+from pretrain.engine import Engine
+from pretrain.evaluate import evaluate
+from pretrain.hardware import peak_flops, peak_memory_bytes
+from pretrain.processes import Processes
+from pretrain.run_folder import RunFolder
+from pretrain.schedule import learning_rate
+from pretrain.step import train_step
+from pretrain.tracking import Tracker
+from pretrain.watchdog import Stop, Watchdog
+
+
+@dataclass
+class Progress:
+    """How far the run is; lies in every checkpoint."""
+
+    step: int = 0
+    updates: int = 0  # steps whose update was applied
+    tokens: int = 0  # real tokens seen, over all ranks
+    skipped_in_a_row: int = 0
+    best: dict[str, float] = field(default_factory=dict)  # {"step", "loss"} of the best evaluation
+    saved_step: int = 0
+
+
+class Run:
+    """Everything that one process of a run holds while it trains."""
+
+    def __init__(
+        self, config: PretrainConfig, processes: Processes, folder: RunFolder, engine: Engine, progress: Progress,
+        tracker: Tracker | None, watchdog: Watchdog, stop: Stop,
+    ) -> None:  # fmt: skip
+        self.config = config
+        self.processes = processes
+        self.folder = folder
+        self.engine = engine
+        self.progress = progress
+        self.tracker = tracker
+        self.watchdog = watchdog
+        self.stop = stop
+        self.clock = Clock()
+        peak = peak_flops(processes.device)
+        self.peak = sum(processes.gather(peak)) if peak else None
+        self.data_state: dict[str, Any] = {}
+
+    def train(self, loader: BatchLoader) -> bool:
+        """Train to the last step, the end of the sources or a stop; True when the run is complete."""
+        config, progress = self.config, self.progress
+        batches = iter(loader)
+        self.engine.model.train()
+        while progress.step < config.training.num_steps:
+            metrics = self.step(batches)
+            if metrics is None:
+                break
+            if due(progress.step, config.evaluation.every):
+                self.evaluate()
+            if metrics["stop"]:
+                self.save()
+                return progress.step >= config.training.num_steps
+            if due(progress.step, config.checkpoint.save_every):
+                self.save()
+        if self.save():
+            raise RuntimeError(f"the last checkpoint could not be saved in {self.folder.checkpoints}")
+        return True
+
+    def step(self, batches: Iterator[Batch]) -> dict[str, Any] | None:
+        """One step and its line in the log; None when the sources have run out."""
+        config, progress = self.config, self.progress
+        with self.clock.measure("data_wait"):
+            batch = next(batches)
+        rate = learning_rate(
+            config.schedule, config.optimizer.learning_rate, progress.step + 1, config.training.num_steps
+        )
+        with self._profile(progress.step + 1):
+            metrics = train_step(
+                self.engine, batch, self.processes, self.clock, rows_per_device=config.training.rows_per_device,
+                seed=config.seed, label_smoothing=config.training.label_smoothing, learning_rate=rate,
+                stop=self.stop.requested,
+            )  # fmt: skip
+        self.watchdog.beat()
+        if not metrics["step_tokens"]:
+            return None
+        progress.step += 1
+        progress.tokens += metrics["step_tokens"]
+        self.data_state = batch.state
+        self._log_step(metrics, batch)
+        self._count_skips(metrics, batch)
+        return metrics
+
+    def _log_step(self, metrics: dict[str, Any], batch: Batch) -> None:
+        seconds = self.clock.read()
+        tokens, shape = metrics["step_tokens"], self.config.data
+        squares = sum(n * n for row in batch.piece_lengths for n in row)
+        length, masked = squares / max(1, batch.tokens), metrics["masked_tokens"] / tokens
+        flops = 3 * self.config.encoder.flops_per_token(length, masked)
+        line = {key: metrics[key] for key in ("loss", "accuracy", "learning_rate", "grad_norm", "masked_tokens")}
+        line = {key: value if math.isfinite(value) else None for key, value in line.items()}
+        line |= {
+            "tokens": self.progress.tokens,
+            "batch_hash": metrics["batch_hash"],
+            **{key: round(value, 6) for key, value in seconds.items()},
+            "tokens_per_second": tokens / seconds["seconds"],
+            "mfu": flops * tokens / seconds["seconds"] / self.peak if self.peak else None,
+            "fill": tokens / (shape.rows_per_step * shape.sequence_length),
+            "peak_memory_bytes": peak_memory_bytes(self.processes.device),
+        }
+        self.log("train" if metrics["applied"] else "skip", line)
+
+    def _count_skips(self, metrics: dict[str, Any], batch: Batch) -> None:
+        """Count updates; too many non-finite gradients in a row stop the run, with the batch named for inspection."""
+        progress, limit = self.progress, self.config.training.max_skipped_steps
+        if metrics["applied"]:
+            progress.updates += 1
+            progress.skipped_in_a_row = 0
+            return
+        progress.skipped_in_a_row += 1
+        if progress.skipped_in_a_row < limit:
+            return
+        documents = self.processes.gather(batch.documents)
+        path = self.folder.path / f"skipped_step_{progress.step:08d}.json"
+        if self.processes.is_main:
+            path.write_text(json.dumps({"batch_hash": metrics["batch_hash"], "documents_by_rank": documents}))
+        raise RuntimeError(
+            f"the gradient was not finite in {limit} steps in a row, up to step {progress.step}; "
+            f"batch {metrics['batch_hash']}, its documents are in {path}"
+        )
+
+    def evaluate(self) -> None:
+        """Held-out loss, logged; remembers the best step."""
+        model = self.engine.model
+        model.eval()
+        with self.clock.measure("evaluate"):
+            result = evaluate(
+                lambda inputs: self.engine.forward(inputs, last=False),
+                self.config, str(self.folder.tokenizer), self.processes,
+            )  # fmt: skip
+        model.train()
+        self.watchdog.beat()
+        if result["loss"] < self.progress.best.get("loss", float("inf")):
+            self.progress.best = {"step": self.progress.step, "loss": result["loss"]}
+        self.log("eval", {**result, "seconds": self.clock.read()["seconds"]})
+
+    def save(self) -> str | None:
+        """Write a checkpoint and retire old ones; on failure the run goes on, told why (also returned)."""
+        progress, checkpoint = self.progress, self.config.checkpoint
+        if progress.saved_step == progress.step:
+            return None
+        state = {**asdict(progress), "saved_step": progress.step, "run_id": self.folder.run_id()}
+        documents = {
+            "encoder.json": self.config.encoder.model_dump_json(indent=2),
+            "config.yaml": self.folder.config_file.read_text(encoding="utf-8"),
+            "training.json": json.dumps(state, indent=1),
+            "data.json": json.dumps(merge_states(self.processes.gather(self.data_state))),
+        }
+        with self.clock.measure("save"):
+            failure = save_checkpoint(self.folder.checkpoints, progress.step, self.engine, documents, self.processes)
+        self.watchdog.beat()
+        if not failure:
+            progress.saved_step = progress.step
+            if self.processes.is_main:
+                retire_checkpoints(self.folder.checkpoints, checkpoint, self._best_saved())
+                self.folder.write_status("running", progress.step)
+        elif self.tracker:
+            self.tracker.say(f"step {progress.step}: no checkpoint was written: {failure}")
+        self.log("save", {"seconds": self.clock.read()["seconds"], "failure": failure})
+        return failure
+
+    def _best_saved(self) -> int | None:
+        best = self.progress.best.get("step")
+        return int(best) if best is not None else None
+
+    def log(self, kind: str, metrics: dict[str, Any]) -> None:
+        """One event of the run, on rank 0."""
+        if self.tracker:
+            self.tracker.log(kind, self.progress.step, metrics)
+
+    def log_start(self, resumed_from: str | None, kernel: str) -> None:
+        """The line that opens this process's part of the history."""
+        pids = self.processes.gather(os.getpid())
+        engine = self.config.engine.model_dump()
+        self.log(
+            "start",
+            {"pids": pids, "processes": len(pids), "resumed_from": resumed_from, "engine": engine, "kernel": kernel,
+             "torch": torch.__version__},
+        )  # fmt: skip
+
+    def _profile(self, step: int) -> Any:
+        if step not in self.config.training.profile_steps:
+            return nullcontext()
+        path = self.folder.path / "profile"
+        path.mkdir(exist_ok=True)
+        trace = path / f"step_{step:08d}_rank_{self.processes.rank}.json"
+        return torch.profiler.profile(on_trace_ready=lambda profile: profile.export_chrome_trace(str(trace)))
+
+
+def due(step: int, every: int) -> bool:
+    """Whether something that happens `every` so many steps (0: never) happens after this one."""
+    return every > 0 and step % every == 0
+
+
+def progress_of(state: dict[str, Any]) -> Progress:
+    """The progress that a checkpoint's training state holds."""
+    return Progress(**{key: value for key, value in state.items() if key != "run_id"})

@@ -1,0 +1,92 @@
+"""Who we are among the processes, and the few collectives that the loop needs.
+
+All launchers (torchrun, accelerate, deepspeed, none) set the same environment variables. Every group has a time-out;
+collectives outside the engines carry a handful of numbers a step.
+"""
+
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process's place: rank, number of processes, device."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+
+    @property
+    def is_main(self) -> bool:
+        """Rank 0: the only one that writes files and prints."""
+        return self.rank == 0
+
+    def sum(self, values: Sequence[float], dtype: torch.dtype = torch.int64) -> list[Any]:
+        """The sums over all ranks of a few numbers, as python numbers."""
+        if self.world_size == 1:
+            return list(values)
+        tensor = torch.tensor(values, dtype=dtype, device=self.device)
+        dist.all_reduce(tensor)
+        return tensor.tolist()
+
+    def sum_tensor(self, tensor: torch.Tensor) -> list[float]:
+        """The sums over all ranks of a small device tensor, as python numbers."""
+        if self.world_size > 1:
+            dist.all_reduce(tensor)
+        return tensor.tolist()
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's picklable value, in rank order, on every rank."""
+        if self.world_size == 1:
+            return [value]
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
+
+    def from_main(self, value: Any) -> Any:
+        """Rank 0's picklable value on every rank."""
+        if self.world_size == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0, device=self.device)
+        return box[0]
+
+
+def find_processes() -> Processes:
+    """Read the launcher's environment; touches no process group. ValueError when it is incoherent."""
+    rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    local_rank = int(os.environ.get("LOCAL_RANK", rank))
+    if not torch.cuda.is_available():
+        return Processes(rank, world_size, torch.device("cpu"))
+    if local_rank >= torch.cuda.device_count():
+        raise ValueError(f"local rank {local_rank} has no GPU of its own: this machine has {torch.cuda.device_count()}")
+    return Processes(rank, world_size, torch.device("cuda", local_rank))
+
+
+def start_process_group(processes: Processes, timeout_seconds: float, always: bool) -> None:
+    """Join the default group (gloo on CPU, NCCL on CUDA). `always`: also alone, as DeepSpeed needs one."""
+    if processes.device.type == "cuda":
+        torch.cuda.set_device(processes.device)
+    if processes.world_size == 1 and not always:
+        return
+    if processes.world_size == 1 and "MASTER_PORT" not in os.environ:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        # without them DeepSpeed looks for mpi4py
+        os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    backend = "nccl" if processes.device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
+
+
+def stop_process_group() -> None:
+    """Leave the group, if there is one."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

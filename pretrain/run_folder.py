@@ -1,0 +1,107 @@
+"""The folder of a run: one configuration, one lock, one status, its tokenizer and its checkpoints.
+
+Only rank 0 writes here. The lock is the operating system's, so a dead process never leaves one behind.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import uuid
+from pathlib import Path
+from typing import IO, Literal
+
+import yaml
+
+from configs.loader import validate
+from pretrain.checkpoint import Found, fault, find_checkpoints
+from pretrain.config import PretrainConfig, first_difference
+
+State = Literal["running", "done", "preempted", "bad_input", "failed"]
+
+
+class RunFolder:
+    """Paths and small files of one run."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self.config_file = self.path / "config.yaml"
+        self.tokenizer = self.path / "tokenizer"
+        self.metrics = self.path / "metrics.jsonl"
+        self._lock: IO[str] | None = None
+        self._step = 0
+
+    def find(self) -> Found:
+        """The run's checkpoints, whole and broken."""
+        return find_checkpoints(self.checkpoints)
+
+    def check(self, config: PretrainConfig) -> None:
+        """ValueError when the folder belongs to another run or cannot be written; changes nothing."""
+        if self.config_file.exists():
+            values = yaml.safe_load(self.config_file.read_text(encoding="utf-8"))
+            difference = first_difference(validate(PretrainConfig, values, str(self.config_file)), config)
+            if difference:
+                raise ValueError(f"{self.path} belongs to another run: {difference}; choose another run_dir")
+        elif self.path.exists() and (not self.path.is_dir() or any(self.checkpoints.glob("step_*"))):
+            raise ValueError(f"run_dir {self.path} is not the folder of a run: config.yaml is missing")
+        nearest = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
+        if not os.access(nearest, os.W_OK):
+            raise ValueError(f"run_dir {self.path} cannot be written: no permission in {nearest}")
+
+    def open(self, config: PretrainConfig, tokenizer: str) -> None:
+        """Take the lock, write the resolved configuration and the tokenizer; ValueError when another run is on."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / ".lock").open("a+")
+        except OSError as error:
+            raise ValueError(f"run_dir {self.path} cannot be written: {error.strerror}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ValueError(f"run_dir {self.path} is in use by another running process") from None
+        self.config_file.write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
+        if not self.tokenizer.exists():
+            temporary = self.path / ".tokenizer"
+            shutil.copytree(tokenizer, temporary, dirs_exist_ok=True)
+            temporary.rename(self.tokenizer)
+
+    def run_id(self) -> str:
+        """The run's name for trackers: made once, the same after every resume."""
+        path = self.path / "run_id"
+        if not path.exists():
+            path.write_text(uuid.uuid4().hex[:12])
+        return path.read_text()
+
+    def write_status(self, state: State, step: int | None = None, reason: str = "") -> None:
+        """Replace `status.json`: the outcome that launchers hide. Never raises: the run matters more."""
+        self._step = self._step if step is None else step
+        temporary = self.path / ".status.json"
+        try:
+            temporary.write_text(json.dumps({"state": state, "step": self._step, "reason": reason}) + "\n")
+            temporary.rename(self.path / "status.json")
+        except OSError:
+            pass
+
+    def status(self) -> dict[str, object]:
+        """The last status, empty when there is none."""
+        path = self.path / "status.json"
+        return json.loads(path.read_text()) if path.exists() else {}
+
+    @classmethod
+    def locate(cls, path: Path) -> "tuple[RunFolder, Path]":
+        """(run, checkpoint) of a run folder, whose newest whole checkpoint is taken, or of one checkpoint.
+
+        ValueError when there is none, or when the checkpoint that is named is half-written.
+        """
+        if (path / "checkpoints").is_dir():
+            found = find_checkpoints(path / "checkpoints")
+            if not found.whole:
+                raise ValueError(f"{path} holds no whole checkpoint" + "".join(f"; {why}" for why in found.broken))
+            return cls(path), found.whole[-1]
+        if not path.is_dir():
+            raise ValueError(f"{path} is neither a run folder nor a checkpoint: no such folder")
+        reason = fault(path)
+        if reason:
+            raise ValueError(f"{path} is no whole checkpoint: {reason}")
+        return cls(path.absolute().parent.parent), path

@@ -1,0 +1,156 @@
+"""`log(kind, step, metrics)` fans out to metrics.jsonl, the console, TensorBoard and W&B; only rank 0 has a tracker.
+
+metrics.jsonl is the run's history: a line a step, flushed. After a resume the steps that an earlier process had reached
+are written again, marked `repeated`. A tracker that fails says so once and is dropped: training goes on.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from pretrain.config import LoggingConfig
+
+Metrics = Mapping[str, Any]
+
+
+class Tracker:
+    """Rank 0's outlets. `log` never raises."""
+
+    def __init__(self, config: LoggingConfig, run_dir: Path, run_id: str, num_steps: int, step: int) -> None:
+        self._print_every = config.print_every
+        self._num_steps = num_steps
+        self._reached = _last_step(run_dir / "metrics.jsonl")
+        self._file = (run_dir / "metrics.jsonl").open("a", encoding="utf-8")
+        self._console = Console(file=sys.stderr, highlight=False, soft_wrap=True)
+        self._progress = Progress(
+            TextColumn("step"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[loss]}"),
+            TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+            console=self._console, disable=not self._console.is_terminal,
+        )  # fmt: skip
+        self._task = self._progress.add_task("train", total=num_steps, completed=step, loss="")
+        self._progress.start()
+        self._started, self._first_step = time.monotonic(), step
+        self._outlets: dict[str, Outlet] = {}
+        for name in config.trackers:
+            try:
+                self._outlets[name] = _OPEN[name](config, run_dir, run_id)
+            except Exception as error:
+                self.say(f"{name} is off: {_one_line(error)}")
+
+    def log(self, kind: str, step: int, metrics: Metrics) -> None:
+        """Append one line to metrics.jsonl and hand the numbers of `train` and `eval` to every tracker."""
+        repeated = {"repeated": True} if kind == "train" and step <= self._reached else {}
+        line = {"kind": kind, "step": step, **metrics, **repeated}
+        try:
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+        except OSError as error:
+            self.say(f"metrics.jsonl cannot be written: {error.strerror}")
+        if kind == "train":
+            self._show(step, metrics)
+        elif kind == "eval":
+            self.say(f"step {step}: held-out loss {metrics['loss']:.4f}, accuracy {metrics['accuracy']:.3f}")
+        if kind in ("train", "eval"):
+            numbers = {key: value for key, value in metrics.items() if isinstance(value, int | float)}
+            for name in list(self._outlets):
+                try:
+                    self._outlets[name].log(kind, step, numbers)
+                except Exception as error:
+                    del self._outlets[name]
+                    self.say(f"{name} failed and is off from step {step} on: {_one_line(error)}")
+
+    def say(self, message: str) -> None:
+        """A line on the console."""
+        self._console.print(message, markup=False)
+
+    def _show(self, step: int, metrics: Metrics) -> None:
+        self._progress.update(self._task, completed=step, loss=f"loss {metrics['loss']:.4f}")
+        if step % self._print_every == 0 or step == self._num_steps:
+            pace = (time.monotonic() - self._started) / max(1, step - self._first_step)
+            left = time.strftime("%H:%M:%S", time.gmtime(pace * (self._num_steps - step)))
+            self.say(
+                f"step {step}/{self._num_steps}  loss {metrics['loss']:.4f}  lr {metrics['learning_rate']:.2e}  "
+                f"grad {metrics['grad_norm']:.2f}  {metrics['tokens_per_second']:,.0f} tokens/s  left {left}"
+            )
+
+    def close(self) -> None:
+        """Close every outlet; a failing one is reported."""
+        self._progress.stop()
+        self._file.close()
+        for name, outlet in self._outlets.items():
+            try:
+                outlet.close()
+            except Exception as error:
+                self.say(f"{name} did not close: {_one_line(error)}")
+
+
+class Outlet:
+    """One tracker: two functions."""
+
+    def __init__(self, log: Callable[[str, int, Metrics], None], close: Callable[[], None]) -> None:
+        self.log = log
+        self.close = close
+
+
+def _open_tensorboard(config: LoggingConfig, run_dir: Path, run_id: str) -> Outlet:
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(run_dir / "tensorboard"))
+
+    def log(kind: str, step: int, metrics: Metrics) -> None:
+        for key, value in metrics.items():
+            writer.add_scalar(f"{kind}/{key}", value, step)
+
+    return Outlet(log, writer.close)
+
+
+def _open_wandb(config: LoggingConfig, run_dir: Path, run_id: str) -> Outlet:
+    import os
+
+    import wandb
+
+    online = os.environ.get("WANDB_API_KEY") and os.environ.get("WANDB_MODE", "online") == "online"
+    run = wandb.init(
+        project=config.project, dir=str(run_dir), id=run_id, name=run_dir.name, resume="allow",
+        mode="online" if online else "offline", settings=wandb.Settings(silent=True, console="off"),
+    )  # fmt: skip
+    # our step is a field of its own: W&B's internal counter would drop what is repeated after a resume
+    run.define_metric("step")
+    run.define_metric("*", step_metric="step")
+
+    def log(kind: str, step: int, metrics: Metrics) -> None:
+        run.log({"step": step, **{f"{kind}/{key}": value for key, value in metrics.items()}})
+
+    return Outlet(log, run.finish)
+
+
+_OPEN = {"tensorboard": _open_tensorboard, "wandb": _open_wandb}
+
+
+def _last_step(path: Path) -> int:
+    """The highest `train` step in the history; a torn last line, as a kill leaves it, is closed and passed over."""
+    last = 0
+    if not path.exists():
+        return last
+    content = path.read_bytes()
+    if content and not content.endswith(b"\n"):
+        with path.open("ab") as file:
+            file.write(b"\n")
+    for line in content.splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if entry.get("kind") == "train":
+            last = max(last, entry["step"])
+    return last
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
