@@ -1,4 +1,4 @@
-"""How weights start: linear and embedding weights by `encoder.initialisation`, biases zero, norms one (the head's a half beside `normal` embeddings)."""
+"""How weights start: linear and embedding weights by `encoder.initialisation`, biases zero, norms one."""
 
 import math
 
