@@ -1,0 +1,48 @@
+"""Which rows go together: pure functions of lengths, seed and process, the same on every process.
+
+Training: a global batch is `batch_size` rows of a permutation keyed by (seed, epoch). Where an epoch has many
+batches, every eight of them are sorted by length before they are cut, which saves most of the padding and keeps the
+order random on the scale of an epoch. Each process takes a stride of the batch and cuts it into micro-batches under a
+token budget. Inference: length-sorted batches under the same budget, so a batch costs about the same whatever it holds.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+SORTED_TOGETHER = 8  # training batches whose rows are sorted by length as one
+
+
+def epoch_batches(
+    lengths: Sequence[int], batch_size: int, seed: int, epoch: int, *, by_length: bool, drop_last: bool
+) -> list[list[int]]:
+    """Row indices of each global batch of one epoch, every row once.
+
+    `drop_last` leaves out an incomplete last batch (unless it is the only one). `by_length` groups similar lengths
+    when the epoch has at least two groups of `SORTED_TOGETHER` batches.
+    """
+    random = np.random.default_rng((seed, epoch))
+    order = random.permutation(len(lengths))
+    group = batch_size * SORTED_TOGETHER
+    if by_length and len(lengths) >= 2 * group:
+        sizes = np.asarray(lengths)
+        groups = [order[i : i + group] for i in range(0, len(order), group)]
+        order = np.concatenate([rows[np.argsort(sizes[rows], kind="stable")] for rows in groups])
+    batches = [order[i : i + batch_size].tolist() for i in range(0, len(order), batch_size)]
+    if drop_last and len(batches) > 1 and len(batches[-1]) < batch_size:
+        batches.pop()
+    random.shuffle(batches)
+    return batches
+
+
+def token_budget_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Indices sorted by length, longest first, cut so that rows x longest <= `max_tokens` (a longer row goes alone)."""
+    batches: list[list[int]] = []
+    room = 0
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if room == 0:
+            batches.append([])
+            room = max(1, max_tokens // max(1, lengths[index]))
+        batches[-1].append(index)
+        room -= 1
+    return batches

@@ -1,0 +1,127 @@
+"""Texts to model inputs: one `Inputs` a model folder knows its tokenizer, its length and whether it has segment ids.
+
+What a model can take is read from an empty skeleton of it (meta device: no memory, no weights), so every limit is
+checked before a real tensor exists: tokens beyond the position table and ids beyond the embedding never reach a device.
+Segment ids are sent exactly when the model has at least two segments. A text that is too long is cut, keeps its final
+SEP, and is counted in `truncated`.
+"""
+
+import inspect
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers.utils import logging as transformers_logging
+
+Encoding = dict[str, list[int]]  # input_ids and, where the model has segments, token_type_ids
+
+
+def quiet_transformers() -> None:
+    """Errors only: what matters of loading (missing weights) is checked and raised by our own code."""
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+
+
+@dataclass
+class Inputs:
+    """Tokenizer of a model folder with the model's limits. `truncated` counts the texts (or pairs) that were cut."""
+
+    tokenizer: Any
+    model_config: Any
+    max_length: int
+    has_segments: bool
+    truncated: int = field(default=0)
+
+    def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoding]:
+        """Encode texts (or text pairs) with CLS and SEP, at most `max_length` tokens each."""
+        batch = self.tokenizer(
+            list(texts),
+            list(pairs) if pairs is not None else None,
+            truncation=True,
+            max_length=self.max_length,
+            return_token_type_ids=self.has_segments,
+            return_attention_mask=False,
+        )
+        self.truncated += sum(bool(encoding.overflowing) for encoding in batch.encodings)
+        keys = ["input_ids"] + (["token_type_ids"] if self.has_segments else [])
+        return [{key: batch[key][i] for key in keys} for i in range(len(texts))]
+
+    def pad(self, encodings: Sequence[Encoding], device: torch.device) -> dict[str, Tensor]:
+        """Right-pad to the longest: input_ids, attention_mask (1 = token) and token_type_ids, each (rows, length)."""
+        length = max(len(encoding["input_ids"]) for encoding in encodings)
+        fills = {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": 0}
+        batch = {
+            key: torch.tensor([e[key] + [fills[key]] * (length - len(e[key])) for e in encodings], device=device)
+            for key in encodings[0]
+        }
+        sizes = torch.tensor([len(encoding["input_ids"]) for encoding in encodings], device=device)
+        batch["attention_mask"] = (torch.arange(length, device=device)[None] < sizes[:, None]).long()
+        return batch
+
+
+def load_inputs(folder: str, max_length: int | None = None) -> Inputs:
+    """Read tokenizer and limits of the model `folder`.
+
+    `max_length` in tokens; None takes what the tokenizer and the position table allow, at most 512. ValueError when the
+    folder is no model, the tokenizer lacks a special token or has more ids than the embedding, or `max_length` exceeds
+    the position table.
+    """
+    config = load_model_config(folder)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"{folder}: no tokenizer that AutoTokenizer loads: {_first_line(error)}") from None
+    for name in ("pad", "cls", "sep"):
+        if getattr(tokenizer, f"{name}_token_id") is None:
+            raise ValueError(f"{folder}: the tokenizer has no {name.upper()} token; an encoder needs PAD, CLS and SEP")
+    if not tokenizer.is_fast:
+        raise ValueError(f"{folder}: the tokenizer is not a fast one (tokenizer.json is missing)")
+    with torch.device("meta"):
+        skeleton = AutoModel.from_config(config)
+    rows = skeleton.get_input_embeddings().num_embeddings
+    size = max(tokenizer.get_vocab().values()) + 1
+    if size > rows:
+        raise ValueError(f"{folder}: the tokenizer has {size} ids, the model's embedding only {rows} rows")
+    limit = _position_limit(skeleton)
+    if max_length is not None and max_length > limit:
+        raise ValueError(f"max_length {max_length} is more than the {limit} positions of {folder}")
+    takes_segments = "token_type_ids" in inspect.signature(skeleton.forward).parameters
+    has_segments = takes_segments and getattr(config, "type_vocab_size", 0) > 1
+    length = max_length or min(tokenizer.model_max_length, limit, 512)
+    _send_what_the_model_takes(tokenizer, length, has_segments)
+    return Inputs(tokenizer, config, length, has_segments)
+
+
+def load_model_config(folder: str) -> Any:
+    """The `config.json` of a model folder; ValueError when there is none that transformers knows."""
+    if not Path(folder).exists() and folder.startswith((".", "/", "runs")):
+        raise ValueError(f"{folder}: no such model folder")
+    try:
+        return AutoConfig.from_pretrained(folder)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"{folder}: not a model folder that transformers loads: {_first_line(error)}") from None
+
+
+def _send_what_the_model_takes(tokenizer: Any, length: int, has_segments: bool) -> None:
+    """Make the saved tokenizer cut at `length` and send segment ids by default exactly when the model has them."""
+    tokenizer.model_max_length = length
+    names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
+    tokenizer.model_input_names = names[:1] + (["token_type_ids"] if has_segments else []) + names[1:]
+
+
+def _position_limit(skeleton: torch.nn.Module) -> int:
+    """Longest input in tokens. RoBERTa's kin count positions from padding_idx + 1 in the same table."""
+    for name, module in skeleton.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
+            return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
+    return int(getattr(skeleton.config, "max_position_embeddings", None) or 10**9)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -1,0 +1,139 @@
+"""The whole of one fine-tuning: read, train a model a seed, choose by dev, score test once, write results and the
+model.
+
+Test rows are scored once a seed, with the weights that dev chose. The folder `model/` holds the seed that is best on
+dev (the first one without dev). Training rows are held in memory; scored rows are streamed.
+"""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+
+from finetune.columns import check_roles, kind_of, read_kind
+from finetune.config import FinetuneConfig
+from finetune.engine import make_accelerator
+from finetune.folder import check_replaceable
+from finetune.inference import predictions
+from finetune.inputs import load_inputs, quiet_transformers
+from finetune.protocol import Example, Task
+from finetune.results import mean_scores, summarize, write_json
+from finetune.rows import Row
+from finetune.tasks import TASKS, make_task
+from finetune.training import TrainingConfig, train
+
+Pairs = list[tuple[Any, Any]]
+
+
+def run(config: FinetuneConfig) -> dict[str, Any]:
+    """Do what `config` says; returns what `results.json` holds. ValueError for what the user can get wrong."""
+    quiet_transformers()
+    run_dir = Path(config.run_dir)
+    check_replaceable(run_dir / "model")
+    inputs = load_inputs(config.model, config.max_length)
+    rows = read_training_rows(config)
+    task = make_task(config, inputs, rows)
+    examples = task.encode(rows, training=True)
+    inputs.truncated, truncated = 0, inputs.truncated
+    targets = [read_targets(config, task, path) for path in (*config.dev, *config.test)]  # every row is checked now
+    training = config.training.resolved(len(examples), inputs.model_config.hidden_size)
+    accelerator = make_accelerator(config.precision)
+    results: dict[str, Any] = {"task": config.task, "metric": task.metric, "model": config.model}
+    results |= {"train_rows": len(rows), "truncated_train_texts": truncated, "training": training.model_dump()}
+    if config.task == "matching" and (config.dev or config.test):
+        results["before"] = score_untrained(config, task, accelerator)
+    results |= train_seeds(config, task, examples, training, accelerator, run_dir / "model")
+    if "before" in results:
+        results["after"] = mean_scores([seed["scores"] for seed in results["seeds"]])
+    results["baselines"] = {}
+    if "majority" in config.baselines:
+        test = [target for part in targets[len(config.dev) :] or targets for target in part]
+        results["baselines"]["majority"] = task.majority([example.target for example in examples], test)[task.metric]
+    if "from_scratch" in config.baselines:
+        results["baselines"]["from_scratch"] = train_seeds(config, task, examples, training, accelerator, None)
+    if accelerator.is_main_process:
+        write_json(run_dir / "results.json", results)
+    accelerator.wait_for_everyone()
+    return results
+
+
+def read_training_rows(config: FinetuneConfig) -> list[Row]:
+    """All rows of the training files, which must be of one kind; ValueError otherwise."""
+    row = TASKS[config.task]
+    check_roles([*config.train, *config.dev, *config.test], row.roles, config.columns)
+    kinds = [kind_of(path, row.train, config.columns) for path in config.train]
+    if len(set(kinds)) > 1:
+        raise ValueError(f"train: the files are of different kinds: {' and '.join(map(str, dict.fromkeys(kinds)))}")
+    return [row for path in config.train for row in read_kind(path, kinds[0], config.columns)]
+
+
+def read_scored_rows(config: FinetuneConfig, path: str) -> Any:
+    """Rows of a file with answers, as an iterator."""
+    return read_kind(path, kind_of(path, TASKS[config.task].test, config.columns), config.columns)
+
+
+def read_targets(config: FinetuneConfig, task: Task, path: str) -> list[Any]:
+    """The targets of a file's rows; checks every row before anything is trained."""
+    return [example.target for row in read_scored_rows(config, path) for example in task.encode([row], training=False)]
+
+
+def score_files(
+    config: FinetuneConfig, task: Task, model: torch.nn.Module, paths: Sequence[str], accelerator: Accelerator
+) -> dict[str, Any]:
+    """Scores over all rows of the files; with several files those of each under `files`."""
+    budget = config.training.max_tokens_per_device
+    parts: dict[str, Pairs] = {
+        path: list(predictions(task, model, read_scored_rows(config, path), budget, accelerator)) for path in paths
+    }
+    scores: dict[str, Any] = dict(task.score([pair for part in parts.values() for pair in part]))
+    if len(parts) > 1:
+        scores["files"] = {path: task.score(part) for path, part in parts.items()}
+    return scores
+
+
+def score_untrained(config: FinetuneConfig, task: Task, accelerator: Accelerator) -> dict[str, Any]:
+    """Scores (test, or dev where there is no test) of the untouched encoder with the same pooling."""
+    model = task.build(config.model, from_scratch=False).to(accelerator.device)
+    return score_files(config, task, model, config.test or config.dev, accelerator)
+
+
+def train_seeds(
+    config: FinetuneConfig,
+    task: Task,
+    examples: list[Example],
+    training: TrainingConfig,
+    accelerator: Accelerator,
+    folder: Path | None,
+) -> dict[str, Any]:
+    """Train a model a seed; the best by dev is written to `folder` (None: random weights, nothing written)."""
+    seeds: list[dict[str, Any]] = []
+    best: float | None = None
+    for seed in config.seeds:
+        start = time.perf_counter()
+        set_seed(seed)
+        model = task.build(config.model, from_scratch=folder is None).to(accelerator.device)
+
+        def evaluate(current: torch.nn.Module) -> dict[str, float]:
+            return score_files(config, task, current, config.dev, accelerator)
+
+        history = train(task, model, examples, training, accelerator, seed, evaluate if config.dev else None)
+        entry: dict[str, Any] = {"seed": seed, "best_step": history.best_step, "steps": len(history.steps)}
+        entry["dev"] = history.best
+        if config.test:
+            entry["scores"] = score_files(config, task, model, config.test, accelerator)
+            entry["test"] = entry["scores"][task.metric]
+        elif config.dev:
+            entry["scores"] = next(e for e in history.evaluations if e["step"] == history.best_step)
+        entry["seconds"] = round(time.perf_counter() - start, 2)
+        seeds.append(entry)
+        if folder and (best is None or (history.best is not None and history.best > best)):
+            best = history.best if history.best is not None else float("inf")
+            if accelerator.is_main_process:
+                task.save(model, folder)
+    name = "test" if config.test else "dev"
+    values = [entry[name] for entry in seeds if entry.get(name) is not None]
+    return {"seeds": seeds, "scored_on": name, **(summarize(values) if values else {})}

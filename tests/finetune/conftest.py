@@ -1,0 +1,119 @@
+"""Tiny encoders of several architectures, with a WordPiece tokenizer trained here, and an easy data set."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import BertWordPieceTokenizer
+from transformers import (
+    BertConfig,
+    BertModel,
+    ModernBertConfig,
+    ModernBertModel,
+    PreTrainedTokenizerFast,
+    RobertaPreLayerNormConfig,
+    RobertaPreLayerNormModel,
+)
+
+WORDS = {
+    "fruit": "apple banana cherry grape lemon mango melon peach".split(),
+    "tool": "hammer wrench pliers chisel drill saw screwdriver ruler".split(),
+    "weather": "rain snow storm wind cloud thunder fog hail".split(),
+}
+FILLERS = "the a some with and near old new small big my your we saw had".split()
+
+
+def sentence(random_: random.Random, topic: str, length: int) -> str:
+    """Filler words with two or three words of the topic among them."""
+    words = [random_.choice(FILLERS) for _ in range(length)]
+    for _ in range(3):
+        words[random_.randrange(length)] = random_.choice(WORDS[topic])
+    return " ".join(words)
+
+
+def topic_rows(seed: int, count: int) -> list[dict[str, str]]:
+    """Rows {text, label} of three classes that a word tells apart, of mixed lengths."""
+    random_ = random.Random(seed)
+    topics = [random_.choice(list(WORDS)) for _ in range(count)]
+    return [{"text": sentence(random_, topic, random_.randint(4, 24)), "label": topic} for topic in topics]
+
+
+def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> str:
+    """Write JSON lines; returns the path as text."""
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a trained WordPiece tokenizer that adds CLS and SEP."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    wordpiece = BertWordPieceTokenizer(lowercase=True)
+    texts = [row["text"] for row in topic_rows(0, 500)] + ["今天天气很好", "0 1 2 3 4 5 6 7 8 9 10 11"]
+    wordpiece.train_from_iterator(texts, vocab_size=400, show_progress=False)
+    ids = {name: wordpiece.token_to_id(name) for name in ("[CLS]", "[SEP]")}
+    from tokenizers.processors import TemplateProcessing
+
+    wordpiece._tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=list(ids.items())
+    )
+    names = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    PreTrainedTokenizerFast(tokenizer_object=wordpiece._tokenizer, model_max_length=64, **names).save_pretrained(folder)
+    return folder
+
+
+def _config(architecture: str, vocab_size: int, pad: int, cls: int, sep: int) -> tuple[Any, Any]:
+    shape = dict(vocab_size=vocab_size, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, pad_token_id=pad)
+    if architecture == "modernbert":
+        special = dict(cls_token_id=cls, sep_token_id=sep, bos_token_id=cls, eos_token_id=sep)
+        config = ModernBertConfig(
+            **shape, intermediate_size=48, max_position_embeddings=64, local_attention=16,
+            global_attn_every_n_layers=2, **special,
+        )  # fmt: skip
+        return ModernBertModel, config
+    if architecture == "roberta_prelayernorm":
+        config = RobertaPreLayerNormConfig(
+            **shape, intermediate_size=64, max_position_embeddings=64 + pad + 1, type_vocab_size=2
+        )
+        return RobertaPreLayerNormModel, config
+    return BertModel, BertConfig(**shape, intermediate_size=64, max_position_embeddings=64)
+
+
+@pytest.fixture(scope="session")
+def make_encoder(tokenizer_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """A function from an architecture's name to a folder with tiny random weights, made once."""
+    made: dict[str, str] = {}
+
+    def make(architecture: str) -> str:
+        if architecture not in made:
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(tokenizer_folder)
+            ids = (tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id)
+            model_class, config = _config(architecture, len(tokenizer), *ids)
+            torch.manual_seed(0)
+            folder = tmp_path_factory.mktemp(architecture)
+            model_class(config).save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+            made[architecture] = str(folder)
+        return made[architecture]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def encoder(make_encoder: Callable[[str], str]) -> str:
+    """A tiny BERT folder."""
+    return make_encoder("bert")
+
+
+@pytest.fixture(scope="session")
+def topics(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Files train, dev and test of the easy three-class set."""
+    folder = tmp_path_factory.mktemp("topics")
+    return {
+        name: write_jsonl(folder / f"{name}.jsonl", topic_rows(seed, count))
+        for seed, (name, count) in enumerate({"train": 200, "dev": 60, "test": 80}.items(), 10)
+    }

@@ -1,0 +1,67 @@
+"""One fine-tuning from folder to folder: results.json, model/, baselines, the libraries that open the result."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from transformers import pipeline
+
+from configs.loader import validate
+from finetune.config import FinetuneConfig
+from finetune.run import run
+
+
+def configure(**values: Any) -> FinetuneConfig:
+    """A validated config."""
+    return validate(FinetuneConfig, values, "test")
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta_prelayernorm", "modernbert"])
+def test_classification_learns_and_opens_in_pipeline(
+    architecture: str, make_encoder: Callable[[str], str], topics: dict[str, str], tmp_path: Path
+) -> None:
+    config = configure(
+        task="classification", model=make_encoder(architecture), run_dir=str(tmp_path / "run"), **topics,
+        seeds=[0, 1], baselines=["majority"], training={"learning_rate": 5e-3, "num_epochs": 12, "layer_decay": 1.0},
+    )  # fmt: skip
+    results = run(config)
+    assert json.loads((tmp_path / "run" / "results.json").read_text()) == results
+    assert [seed["seed"] for seed in results["seeds"]] == [0, 1]
+    assert results["mean"] == pytest.approx(np.mean([seed["test"] for seed in results["seeds"]]))
+    assert results["mean"] > 0.8 > 0.5 > results["baselines"]["majority"]
+    classify = pipeline("text-classification", model=str(tmp_path / "run" / "model"))
+    assert classify("we saw the old rain and snow and fog")[0]["label"] == "weather"
+
+
+def test_from_scratch_baseline_has_its_own_seeds(encoder: str, topics: dict[str, str], tmp_path: Path) -> None:
+    config = configure(
+        task="classification", model=encoder, run_dir=str(tmp_path / "run"), **topics,
+        seeds=[3, 4], baselines=["from_scratch"], training={"num_epochs": 1},
+    )  # fmt: skip
+    scratch = run(config)["baselines"]["from_scratch"]
+    assert [seed["seed"] for seed in scratch["seeds"]] == [3, 4]
+    assert {"mean", "standard_deviation"} <= set(scratch)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max", "first_last"])
+def test_unsupervised_matching_opens_in_sentence_transformers(
+    pooling: str, encoder: str, topics: dict[str, str], tmp_path: Path
+) -> None:
+    rows = [json.loads(line) for line in Path(topics["test"]).read_text().splitlines()]
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text("".join(json.dumps({"query": r["text"], "target": r["text"][:30]}) + "\n" for r in rows))
+    config = configure(
+        task="matching", model=encoder, run_dir=str(tmp_path / "run"), train=topics["train"], test=str(pairs),
+        columns={"text": "text", "query": "query", "target": "target"}, seeds=[0], pooling=pooling,
+        training={"num_epochs": 2},
+    )  # fmt: skip
+    results = run(config)
+    assert results["metric"] == "mrr"
+    assert set(results["before"]) == set(results["after"])
+    texts = [row["text"] for row in rows[:20]]
+    vectors = SentenceTransformer(str(tmp_path / "run" / "model")).encode(texts)
+    assert vectors.shape == (20, 32)
