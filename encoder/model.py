@@ -182,6 +182,7 @@ def check_bounds(config: EncoderConfig, input_ids: Tensor, length: int) -> None:
     if config.max_length is not None and length > config.max_length:
         raise ValueError(f"a document of {length} tokens is longer than the model's max_length of {config.max_length}")
     if input_ids.device.type == "cpu" and not torch.compiler.is_compiling() and input_ids.numel():
-        largest = int(input_ids.max())
-        if largest >= config.known_vocab_size or int(input_ids.min()) < 0:
-            raise ValueError(f"token id {largest} is outside the word embedding of vocab_size {config.vocab_size}")
+        smallest, largest = (int(bound) for bound in input_ids.aminmax())
+        if smallest < 0 or largest >= config.known_vocab_size:
+            wrong = smallest if smallest < 0 else largest
+            raise ValueError(f"token id {wrong} is outside the word embedding of vocab_size {config.vocab_size}")

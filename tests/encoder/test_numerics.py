@@ -1,0 +1,123 @@
+"""R21 (fully masked rows), R23 (gradient checkpointing), R24 (bounds), dropout's places and kernels."""
+
+import warnings
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from encoder import Documents, attention_kernel
+
+ROW = 48
+
+
+def batch(rows=3):
+    generator = torch.Generator().manual_seed(1)
+    input_ids = torch.randint(5, 203, (rows * ROW,), generator=generator)
+    documents = Documents.from_piece_lengths([[20, 25], [48], [7, 7, 30]] * (rows // 3), ROW)
+    masked = torch.arange(2, rows * ROW - 5, 6)
+    return input_ids, documents, masked, input_ids[masked]
+
+
+@pytest.mark.parametrize("backend", [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION])
+def test_r21_fully_padded_row_gives_zeros_and_finite_gradients(shape, backend, tiny_model):
+    model = tiny_model(shape)
+    input_ids = torch.randint(5, 203, (3, 24))
+    keep = torch.ones(3, 24, dtype=torch.bool)
+    keep[0, 4:] = False
+    keep[1] = False
+    with sdpa_kernel([backend, SDPBackend.MATH]):
+        hidden = model.encoder.hidden(input_ids, keep)
+        logits = model.logits(input_ids, keep)
+        (hidden.square().sum() + logits.square().sum()).backward()
+        without = model.encoder.hidden(input_ids[[0, 2]], keep[[0, 2]])
+    assert torch.equal(hidden[1], torch.zeros_like(hidden[1]))
+    assert logits.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+    assert (hidden[[0, 2]] - without).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_r23_checkpointing_changes_neither_loss_nor_gradients(shape, every, tiny_model):
+    dropout = {"embedding_dropout": 0.1, "hidden_dropout": 0.1, "attention_dropout": 0.1}
+    found = []
+    for gradient_checkpointing in (0, every):
+        model = tiny_model(shape, num_layers=3, gradient_checkpointing=gradient_checkpointing, **dropout)
+        torch.manual_seed(7)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # re-entrant checkpointing would warn that no input needs a gradient
+            loss = model(*batch())
+            loss.loss_sum.backward()
+        found.append((loss, {name: parameter.grad for name, parameter in model.named_parameters()}))
+    (plain, gradients), (recomputed, others) = found
+    assert torch.equal(plain.loss_sum, recomputed.loss_sum)
+    for name, gradient in gradients.items():
+        assert others[name] is not None, name
+        assert (gradient - others[name]).abs().max() <= 1e-6, name
+
+
+def saved_bytes(model, inputs):
+    """Bytes that autograd keeps from the forward pass, parameters left out."""
+    kept = {}
+    own = {parameter.data_ptr() for parameter in model.parameters()}
+
+    def pack(tensor):
+        if tensor.data_ptr() not in own:
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = model(*inputs)
+    return sum(kept.values()), loss
+
+
+def test_r23_checkpointing_keeps_less(tiny_model):
+    inputs = batch(rows=12)
+    kept = {}
+    for every in (0, 2, 1):
+        kept[every], loss = saved_bytes(tiny_model("rope-geglu", num_layers=8, gradient_checkpointing=every), inputs)
+        loss.loss_sum.backward()
+    assert kept[2] < 0.65 * kept[0]
+    assert kept[1] < 0.25 * kept[0]
+
+
+def test_dropout_acts_in_each_of_its_three_places(tiny_model):
+    inputs = batch()
+    losses = {}
+    for place in ("", "embedding_dropout", "hidden_dropout", "attention_dropout"):
+        model = tiny_model("rope-geglu", **({place: 0.3} if place else {}))
+        torch.manual_seed(0)
+        first = model(*inputs).loss_sum
+        torch.manual_seed(0)
+        assert torch.equal(model(*inputs).loss_sum, first)
+        losses[place] = first.item()
+        with torch.no_grad():
+            assert model.eval()(*inputs).loss_sum.item() == pytest.approx(losses[""], rel=1e-6)
+    assert len(set(losses.values())) == 4
+
+
+@pytest.mark.parametrize("shape", ["pre-learned-gelu", "post-sinusoidal-relu", "rope-geglu"])
+def test_r24_too_long_or_past_the_table_is_an_error_before_any_computation(shape, tiny_model):
+    model = tiny_model(shape)
+    exact = torch.randint(5, 203, (1, 48))
+    assert model.logits(exact).shape == (1, 48, 203)
+    assert model.encoder(exact[0], Documents.from_lengths([48])).shape == (48, 72)
+    for length in (49, 5_000):
+        ids = torch.randint(5, 203, (length,))
+        message = f"a document of {length} tokens is longer than the model's max_length of 48"
+        with pytest.raises(ValueError, match=message):
+            model.logits(ids[None])
+        with pytest.raises(ValueError, match=message):
+            model(ids, Documents.from_lengths([length]), ids[:1], ids[:1])
+    for wrong in (203, -1):
+        exact[0, 7] = wrong
+        with pytest.raises(ValueError, match=f"token id {wrong} is outside the word embedding of vocab_size 203"):
+            model.logits(exact)
+
+
+def test_kernel_is_named_by_what_it_can_do(tiny_config):
+    plain, dropping = tiny_config(), tiny_config(attention_dropout=0.1)
+    assert attention_kernel("cpu", torch.float32, plain) == "grouped"
+    assert attention_kernel("cuda", torch.bfloat16, plain) == "varlen"
+    assert attention_kernel("cuda", torch.float32, plain) == "grouped"
+    assert attention_kernel("cuda", torch.bfloat16, dropping) == "grouped"  # the flash kernel has no dropout
