@@ -61,7 +61,26 @@ class History:
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     best_step: int = 0
     best: float | None = None
+    best_loss: float = math.inf
+    lowest_loss: float = math.inf
+    without_progress: int = 0
     stopped_early: bool = False
+
+    def record(self, step: int, scores: dict[str, Any], metric: str) -> bool:
+        """Add an evaluation; True when its weights are the best so far.
+
+        Of equal scores the lower dev loss is better, where there is one. A lower loss also counts as progress: a run
+        that still sits on one class while its loss falls is not stopped.
+        """
+        loss = scores.get("loss", math.inf)
+        score = scores[metric]
+        better = self.best is None or score > self.best or (score == self.best and loss < self.best_loss)
+        self.without_progress = 0 if better or loss < self.lowest_loss else self.without_progress + 1
+        self.lowest_loss = min(loss, self.lowest_loss)
+        if better:
+            self.best_step, self.best, self.best_loss = step, score, loss
+        self.evaluations.append({"step": step, **scores})
+        return better
 
 
 def train(
@@ -103,21 +122,15 @@ def train(
         history.steps.append({"step": step, "loss": loss, "learning_rate": rate})
         if evaluate and step in due:
             scores = evaluate(model)
-            history.evaluations.append({"step": step, **scores})
-            if history.best is None or scores[task.metric] > history.best:
-                history.best_step, history.best = step, scores[task.metric]
+            if history.record(step, scores, task.metric):
                 best_weights = {k: v.detach().to("cpu", copy=True) for k, v in model.state_dict().items()}
-            elif config.patience and _evaluations_since(history) >= config.patience:
-                history.stopped_early = True
+            history.stopped_early = 0 < config.patience <= history.without_progress
+            if history.stopped_early:
                 break
     if best_weights is not None:
         model.load_state_dict(best_weights)
     accelerator.free_memory()
     return history
-
-
-def _evaluations_since(history: History) -> int:
-    return sum(evaluation["step"] > history.best_step for evaluation in history.evaluations)
 
 
 def train_step(

@@ -20,11 +20,11 @@ from transformers import (
 )
 
 WORDS = {
-    "fruit": "apple banana cherry grape lemon mango melon peach".split(),
-    "tool": "hammer wrench pliers chisel drill saw screwdriver ruler".split(),
-    "weather": "rain snow storm wind cloud thunder fog hail".split(),
+    "fruit": ["apple", "banana", "cherry", "grape", "lemon", "mango", "melon", "peach"],
+    "tool": ["hammer", "wrench", "pliers", "chisel", "drill", "saw", "screwdriver", "ruler"],
+    "weather": ["rain", "snow", "storm", "wind", "cloud", "thunder", "fog", "hail"],
 }
-FILLERS = "the a some with and near old new small big my your we saw had".split()
+FILLERS = ["the", "a", "some", "with", "and", "near", "old", "new", "small", "big", "my", "your", "we", "saw", "had"]
 
 
 def sentence(random_: random.Random, topic: str, length: int) -> str:
@@ -67,9 +67,15 @@ def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _config(architecture: str, vocab_size: int, pad: int, cls: int, sep: int) -> tuple[Any, Any]:
-    shape = dict(vocab_size=vocab_size, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, pad_token_id=pad)
+    shape = {
+        "vocab_size": vocab_size,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "pad_token_id": pad,
+    }
     if architecture == "modernbert":
-        special = dict(cls_token_id=cls, sep_token_id=sep, bos_token_id=cls, eos_token_id=sep)
+        special = {"cls_token_id": cls, "sep_token_id": sep, "bos_token_id": cls, "eos_token_id": sep}
         config = ModernBertConfig(
             **shape, intermediate_size=48, max_position_embeddings=64, local_attention=16,
             global_attn_every_n_layers=2, **special,

@@ -26,7 +26,7 @@ def test_classification_learns_and_opens_in_pipeline(
 ) -> None:
     config = configure(
         task="classification", model=make_encoder(architecture), run_dir=str(tmp_path / "run"), **topics,
-        seeds=[0, 1], baselines=["majority"], training={"learning_rate": 5e-3, "num_epochs": 12, "layer_decay": 1.0},
+        seeds=[0, 1], baselines=["majority"], training={"learning_rate": 3e-3, "num_epochs": 15, "layer_decay": 1.0},
     )  # fmt: skip
     results = run(config)
     assert json.loads((tmp_path / "run" / "results.json").read_text()) == results
