@@ -1,1 +1,19 @@
-""""""
+"""Streamed, packed, masked batches: order and masks are pure functions of the seed and the position."""
+
+from data.config import BadInputConfig, DataConfig, DataRun, MaskConfig, SourceConfig
+from data.hashing import format_hash
+from data.loader import Batch, BatchLoader, check_world_size
+from data.state import merge_states
+
+__all__ = [
+    "BadInputConfig",
+    "Batch",
+    "BatchLoader",
+    "DataConfig",
+    "DataRun",
+    "MaskConfig",
+    "SourceConfig",
+    "check_world_size",
+    "format_hash",
+    "merge_states",
+]

@@ -1,0 +1,18 @@
+"""`python -m data COMMAND CONFIG ...`: batches, inspect, verify, cache."""
+
+from configs import run_command
+from data import batches
+from data.config import DataRun
+
+COMMANDS = {"batches": batches.main}
+USAGE = f"python -m data {' | '.join(COMMANDS)} CONFIG [key=value ...]"
+
+
+def main(arguments: list[str]) -> int:
+    if not arguments or arguments[0] not in COMMANDS:
+        raise ValueError(f"usage: {USAGE}")
+    return COMMANDS[arguments[0]](arguments[1:])
+
+
+if __name__ == "__main__":
+    run_command(main, DataRun, USAGE)

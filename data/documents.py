@@ -1,0 +1,49 @@
+"""Reading sources from one end to the other, once: for tokenizer training, verifying and the cache."""
+
+import sys
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from data.config import BadInputConfig, SourceConfig
+from data.faults import Counts, accept
+from data.readers import read
+from data.units import plan
+
+SAMPLE = 2000
+
+
+class Sample:
+    """At most 2,000 documents spread evenly over a stream of any length; no randomness."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self._seen, self._every = 0, 1
+
+    def add(self, text: str) -> None:
+        if self._seen % self._every == 0:
+            self.texts.append(text)
+            if len(self.texts) > SAMPLE:
+                self.texts, self._every = self.texts[::2], self._every * 2
+        self._seen += 1
+
+
+def progress_bar() -> Progress:
+    """A bar with the time left, on stderr; silent where stderr is no terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+    console = Console(stderr=True)
+    return Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not sys.stderr.isatty())
+
+
+def read_documents(source: SourceConfig, policy: BadInputConfig, limit: int, title: str) -> Iterator[str]:
+    """The usable texts of a source, in order. Raises ValueError for bad input under policy `error`."""
+    the_plan = plan(source, 1, policy)
+    counts = Counts()
+    with progress_bar() as bar:
+        for unit in bar.track(the_plan.units, description=title):
+            for record in read(unit, (unit.start, 0, 0), source, limit, policy.too_long == "replace"):
+                if record.fault and not accept(record.fault, record.place, record.detail, policy, counts):
+                    continue
+                if record.text:
+                    yield record.text

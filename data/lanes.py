@@ -1,0 +1,148 @@
+"""A lane: one of the fixed logical streams that all rows of a run come from.
+
+It works window by window: read documents, tokenise them in one call, cut, pack, let the fullest rows leave, carry the
+rest. All inside a window is a pure function of its start, so the state is the start, the carried tokens and the number
+of rows given; a resume reads one window again, whatever the step. A lane holds one window of rows in memory.
+"""
+
+import base64
+from typing import Any
+
+import numpy as np
+
+from data import hashing
+from data.config import DataConfig
+from data.faults import accept
+from data.packing import Piece, cut, pack
+from data.streams import SourceStream
+from data.tokens import Encoder, encode
+from data.units import Plan
+
+WINDOW_CHARACTERS = 2 << 20  # a window of long documents closes here, to bound memory and the time of a resume
+ROWS_OF_WINDOW = 16  # a window of short documents stays open until about so many rows are full
+CHARACTERS_PER_TOKEN = 4.0  # before anything was counted
+STAGGER = 8  # first windows have (l mod 8 + 1) / 8 of the documents, so that lanes do not all tokenise at once
+EMPTY_WINDOWS = 1000  # windows without a token in a row that mean that the tokenizer knows none of this text
+
+State = dict[str, Any]
+
+
+class Lane:
+    """Rows of lane `number`, in order, from `state` on (from the start of the run without)."""
+
+    def __init__(
+        self, number: int, plans: list[Plan], config: DataConfig, encoder: Encoder, seed: int, state: State | None
+    ) -> None:
+        self._number, self._config, self._encoder, self._seed = number, config, encoder, seed
+        self._sources = [SourceStream(plan, i, number, config, seed) for i, plan in enumerate(plans)]
+        self._weights = [plan.source.weight for plan in plans]
+        self._tokens, self._characters = [0] * len(plans), [0] * len(plans)
+        self._carried: list[Piece] = []
+        self._window = 0
+        self._rows: list[list[Piece]] = []
+        self._given = 0
+        self._start = self._snapshot()
+        if state is not None:
+            self._restore(state)
+
+    def next_row(self) -> list[Piece]:
+        """The pieces of the next row; none when all epochs are over, for ever after."""
+        empty = 0
+        while self._given == len(self._rows):
+            if self.ended:
+                return []
+            self._read_window()
+            empty = 0 if self._rows or self._carried else empty + 1
+            if empty == EMPTY_WINDOWS:
+                raise ValueError("data.sources: the tokenizer finds no token in this text")
+        row = self._rows[self._given]
+        self._given += 1
+        return row
+
+    @property
+    def ended(self) -> bool:
+        """No document and no carried piece is left."""
+        return not self._carried and all(source.ended for source in self._sources)
+
+    def state(self) -> tuple[State, int]:
+        """(start of the window, rows given of it) after the last row; the start is never changed, only replaced."""
+        if self._given == len(self._rows) and self._rows:
+            self._rows, self._given, self._start = [], 0, self._snapshot()
+        return self._start, self._given
+
+    def counts(self) -> list[dict[str, Any]]:
+        """Records read, used and skipped by each source, the window at hand included."""
+        return [source.counts.to_json() for source in self._sources]
+
+    def _snapshot(self) -> State:
+        return {
+            "window": self._window,
+            "sources": [source.state() for source in self._sources],
+            "tokens": list(self._tokens),
+            "characters": list(self._characters),
+            "carried": [
+                [piece.document, piece.start, base64.b64encode(piece.ids.astype("<u4").tobytes()).decode()]
+                for piece in self._carried
+            ],
+        }
+
+    def _restore(self, state: State) -> None:
+        self._start, given = {k: v for k, v in state.items() if k != "given"}, state["given"]
+        self._window = state["window"]
+        self._tokens, self._characters = list(state["tokens"]), list(state["characters"])
+        for source, values in zip(self._sources, state["sources"], strict=True):
+            source.restore(values)
+        self._carried = [
+            Piece(document, start, np.frombuffer(base64.b64decode(ids), "<u4").astype(np.uint32))
+            for document, start, ids in state["carried"]
+        ]
+        if given:
+            self._read_window()
+            assert given <= len(self._rows), "the window of the state has fewer rows than were given"
+            self._given = given
+
+    def _read_window(self) -> None:
+        self._start = self._snapshot()
+        documents = self._read_documents()
+        pieces: list[Piece] = []
+        texts = [text for _, _, text in documents]
+        for (source, document, text), ids in zip(documents, encode(self._encoder, texts), strict=True):
+            if not len(ids):
+                counts = self._sources[source].counts
+                counts.used -= 1
+                accept("empty", document, "the text has no token", self._config.bad_input, counts)
+            else:
+                pieces += cut(Piece(document, -1, ids), self._config.sequence_length)
+            self._tokens[source] += len(ids)
+            self._characters[source] += len(text)
+        flush = all(source.ended for source in self._sources)
+        self._rows, self._carried = pack(self._carried, pieces, self._config.sequence_length, flush=flush)
+        if self._config.shuffle:
+            key = hashing.key(self._seed, "rows", self._number, self._window)
+            self._rows = [self._rows[i] for i in hashing.permutation(key, len(self._rows))]
+        self._given, self._window = 0, self._window + 1
+
+    def _read_documents(self) -> list[tuple[int, str, str]]:
+        """(source, id, text) of one window: each from the source that lacks most tokens of its share."""
+        config = self._config
+        enough = config.window_documents
+        if self._window == 0:
+            enough = max(1, enough * (self._number % STAGGER + 1) // STAGGER)
+        least = ROWS_OF_WINDOW * config.sequence_length
+        tokens = [float(count) for count in self._tokens]
+        ratios = [t / b if b else 1 / CHARACTERS_PER_TOKEN for t, b in zip(self._tokens, self._characters, strict=True)]
+        going = [i for i, source in enumerate(self._sources) if not source.ended]
+        documents: list[tuple[int, str, str]] = []
+        size, estimate = 0, 0.0
+        while going and size < WINDOW_CHARACTERS and (len(documents) < enough or estimate < least):
+            source = min(going, key=lambda i: (tokens[i] / self._weights[i], i))
+            document = self._sources[source].next_document()
+            if document is None:
+                going.remove(source)
+                continue
+            documents.append((source, *document))
+            length = len(document[1])
+            size += length
+            estimate += length * ratios[source]
+            tokens[source] += length * ratios[source]
+        return documents

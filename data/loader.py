@@ -1,0 +1,229 @@
+"""The loader: global batches that depend on the configuration and the step alone.
+
+Row j of the run comes from lane j mod G; step n takes the next `rows_per_step` rows; rank r of W takes the rows of the
+step with index k = r (mod W). A worker process yields one item a step, its lanes' rows with their state; the training
+process joins the workers' items and keeps the state of the last batch consumed, so prefetched ones are not lost.
+"""
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from data import hashing
+from data.config import DataConfig
+from data.lanes import Lane
+from data.masks import Masker
+from data.packing import Piece
+from data.state import check_header, header_of
+from data.tokens import Encoder, load_encoder
+from data.units import Plan, plan
+
+State = dict[str, Any]
+
+
+@dataclasses.dataclass
+class Batch:
+    """One rank's rows (R, of length T) of one global step."""
+
+    step: int  # from 1
+    input_ids: torch.Tensor  # int64 (R, T), masked, padded right
+    labels: torch.Tensor  # int64 (R, T), -100 where not chosen
+    piece_lengths: list[list[int]]  # per row; the rest of the row is padding
+    documents: list[list[str]]  # per row: ids of its pieces
+    tokens: int  # not padding
+    hash: int  # the step's hash is the sum over ranks mod 2**64
+    _header: State
+    _row: int
+    _lanes: dict[int, tuple[State, int]]
+
+    @property
+    def state(self) -> State:
+        """JSON-able state of this rank's lanes after this batch; see merge_states."""
+        lanes = {str(lane): {**start, "given": given} for lane, (start, given) in sorted(self._lanes.items())}
+        return {"header": self._header, "step": self.step, "row": self._row, "lanes": lanes}
+
+
+@dataclasses.dataclass
+class _Part:
+    """What one worker gives to one step."""
+
+    indices: list[int]  # of the rows, within the step
+    input_ids: torch.Tensor  # int32 (r, T)
+    labels: torch.Tensor
+    piece_lengths: list[list[int]]
+    documents: list[list[str]]
+    hash: int
+    given: dict[int, int]  # lane → rows given of its window
+    starts: dict[int, State]  # lanes that began a window since the last part
+
+
+class BatchLoader:
+    """Endless batches of rank `rank` of `world_size`; continues after `state` (of merge_states, any world size).
+
+    Raises ValueError for a world size that does not divide num_lanes and rows_per_step, and for a state whose header
+    differs, naming the field.
+    """
+
+    def __init__(
+        self,
+        config: DataConfig,
+        tokenizer: str,
+        seed: int,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        state: State | None = None,
+    ) -> None:
+        check_world_size(config, world_size)
+        self._config = config
+        encoder = load_encoder(tokenizer, config.mask.unit)
+        plans = [plan(source, config.num_lanes, config.bad_input) for source in config.sources]
+        self.header: State = header_of(config, encoder.digest, plans, seed)
+        self._step, self._row = 0, 0
+        lanes: dict[str, State] = {}
+        if state is not None:
+            check_header(self.header, state["header"])
+            self._step, self._row, lanes = state["step"], state["row"], state["lanes"]
+        owned = [lane for lane in range(config.num_lanes) if (lane - self._row) % world_size == rank]
+        states = {lane: lanes[str(lane)] for lane in owned} if state is not None else {}
+        self._rows = range(rank, config.rows_per_step, world_size)  # of a step, within the step
+        self._source = _Steps(config, encoder, plans, seed, owned, states, self._row, self._rows)
+        self._num_workers = min(config.num_workers, len(owned))
+
+    def __iter__(self) -> Iterator[Batch]:
+        parts = self._parts()
+        starts: dict[int, State] = {}
+        given: dict[int, int] = {}
+        step, row = self._step, self._row
+        while True:
+            of_step = []
+            for _ in range(max(1, self._num_workers)):
+                part = next(parts)
+                if isinstance(part, ValueError):
+                    raise part
+                of_step.append(part)
+                starts |= part.starts
+                given |= part.given
+            step, row = step + 1, row + self._config.rows_per_step
+            yield self._joined(of_step, step, row, {lane: (starts[lane], given[lane]) for lane in given})
+
+    def _parts(self) -> Iterator[_Part | ValueError]:
+        if self._num_workers == 0:
+            return iter(self._source)
+        loader: DataLoader[_Part | ValueError] = DataLoader(
+            self._source,
+            batch_size=None,
+            num_workers=self._num_workers,
+            prefetch_factor=self._config.prefetch_steps,
+            worker_init_fn=_one_thread,
+        )
+        return iter(loader)
+
+    def _joined(self, parts: list[_Part], step: int, row: int, lanes: dict[int, tuple[State, int]]) -> Batch:
+        """The rows of all workers, in the order of the step."""
+        index = [i for part in parts for i in part.indices]
+        order = sorted(range(len(index)), key=index.__getitem__)
+        lengths = [row for part in parts for row in part.piece_lengths]
+        documents = [row for part in parts for row in part.documents]
+        where = torch.tensor(order)
+        return Batch(
+            step=step,
+            input_ids=torch.cat([part.input_ids for part in parts])[where].long(),
+            labels=torch.cat([part.labels for part in parts])[where].long(),
+            piece_lengths=[lengths[i] for i in order],
+            documents=[documents[i] for i in order],
+            tokens=sum(map(sum, lengths)),
+            hash=hashing.add_hashes(*(part.hash for part in parts)),
+            _header=self.header,
+            _row=row,
+            _lanes=lanes,
+        )
+
+
+class _Steps(IterableDataset[_Part | ValueError]):
+    """The parts of one worker (of the whole rank without workers), one a step."""
+
+    def __init__(
+        self,
+        config: DataConfig,
+        encoder: Encoder,
+        plans: list[Plan],
+        seed: int,
+        owned: list[int],
+        states: dict[int, State],
+        first_row: int,
+        rows: range,
+    ) -> None:
+        self._config, self._encoder, self._plans, self._seed = config, encoder, plans, seed
+        self._owned, self._states, self._first_row, self._rows = owned, states, first_row, rows
+        self._masker = Masker(config.mask, encoder.special, seed)
+
+    def __iter__(self) -> Iterator[_Part | ValueError]:
+        worker = get_worker_info()
+        numbers = self._owned if worker is None else self._owned[worker.id :: worker.num_workers]
+        lanes = {
+            number: Lane(number, self._plans, self._config, self._encoder, self._seed, self._states.get(number))
+            for number in numbers
+        }
+        sent: dict[int, State] = {}
+        row = self._first_row
+        try:
+            while True:
+                yield self._part(lanes, row, sent)
+                row += self._config.rows_per_step
+        except ValueError as error:
+            yield error  # torch would wrap it in the worker's trace
+
+    def _part(self, lanes: dict[int, Lane], first_row: int, sent: dict[int, State]) -> _Part:
+        num_lanes = self._config.num_lanes
+        indices = [k for k in self._rows if (first_row + k) % num_lanes in lanes]
+        numbers = [first_row + k for k in indices]
+        rows = [lanes[number % num_lanes].next_row() for number in numbers]
+        input_ids, labels = self._masker(self._layout(rows), numbers)
+        lengths = [[piece.length for piece in row] for row in rows]
+        states = {number: lane.state() for number, lane in lanes.items()}
+        starts = {number: start for number, (start, _) in states.items() if sent.get(number) is not start}
+        sent |= starts
+        return _Part(
+            indices=indices,
+            input_ids=torch.from_numpy(input_ids),
+            labels=torch.from_numpy(labels),
+            piece_lengths=lengths,
+            documents=[[piece.id for piece in row] for row in rows],
+            hash=hashing.add_hashes(*map(hashing.row_hash, indices, input_ids, labels, lengths)),
+            given={number: given for number, (_, given) in states.items()},
+            starts=starts,
+        )
+
+    def _layout(self, rows: list[list[Piece]]) -> np.ndarray:
+        """CLS ids SEP of each piece, one after another, in a uint32 (r, T) filled up with padding."""
+        special = self._encoder.special
+        out = np.full((len(rows), self._config.sequence_length), special.pad, np.uint32)
+        for row, pieces in zip(out, rows, strict=True):
+            at = 0
+            for piece in pieces:
+                end = at + piece.length
+                row[at], row[end - 1] = special.cls, special.sep
+                row[at + 1 : end - 1] = piece.ids
+                at = end
+        return out
+
+
+def _one_thread(_: int) -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    torch.set_num_threads(1)
+
+
+def check_world_size(config: DataConfig, world_size: int) -> None:
+    """Raise ValueError that lists the allowed numbers of processes."""
+    allowed = [n for n in range(1, config.num_lanes + 1) if config.num_lanes % n == config.rows_per_step % n == 0]
+    if world_size not in allowed:
+        raise ValueError(
+            f"{world_size} processes do not divide data.num_lanes={config.num_lanes} and "
+            f"data.rows_per_step={config.rows_per_step}; allowed: {', '.join(map(str, allowed))}"
+        )

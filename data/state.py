@@ -1,0 +1,54 @@
+"""The state of a run's data: what must be equal for a resume, and the joining of the ranks' states."""
+
+from typing import Any
+
+from data import hashing
+from data.config import DataConfig
+from data.units import Plan
+
+VERSION = 1
+State = dict[str, Any]
+
+
+def header_of(config: DataConfig, tokenizer: str, plans: list[Plan], seed: int) -> State:
+    """All that decides which documents stand in which row. Free to change at a resume: the number of processes and
+    workers, rows_per_step, mask.rate, mask.replace, num_epochs, and any policy from `error` to another.
+    """
+    policies = config.bad_input.model_dump()
+    return {
+        "version": VERSION,
+        "num_lanes": config.num_lanes,
+        "sequence_length": config.sequence_length,
+        "window_documents": config.window_documents,
+        "open_units": config.open_units,
+        "max_document_bytes": config.max_document_bytes,
+        "shuffle": config.shuffle,
+        "mask.unit": config.mask.unit,
+        "seed": seed,
+        "weights": [source.weight for source in config.sources],
+        "bad_input": {kind: policy for kind, policy in policies.items() if policy != "error"},
+        "tokenizer": tokenizer,
+        "manifest": hashing.digest(*(plan.manifest for plan in plans)),
+    }
+
+
+_WHAT = {"tokenizer": "the tokenizer's files", "manifest": "the sources' files (their paths, sizes or times)"}
+
+
+def check_header(now: State, then: State) -> None:
+    """Raise ValueError that names the first field in which a state was written by another configuration."""
+    for name, value in now.items():
+        old = then.get(name)
+        same = set(old.items()) <= set(value.items()) if name == "bad_input" and old else old == value
+        if not same:
+            what = _WHAT.get(name, f"'data.{name}'" if name not in ("seed", "version") else f"'{name}'")
+            raise ValueError(f"cannot resume the data: {what} changed, {name} was {old} and is {value}")
+
+
+def merge_states(states: list[State]) -> State:
+    """One state with all lanes from the states of all ranks after the same step."""
+    first = states[0]
+    assert all(state["step"] == first["step"] and state["header"] == first["header"] for state in states)
+    lanes = {lane: value for state in states for lane, value in state["lanes"].items()}
+    assert len(lanes) == first["header"]["num_lanes"], "states of some ranks are missing"
+    return {**first, "lanes": dict(sorted(lanes.items(), key=lambda item: int(item[0])))}
