@@ -1,5 +1,6 @@
 """`python -m finetune CONFIG [key=value …]`: one task; alone or under torchrun or accelerate launch."""
 
+import os
 import sys
 
 from configs import load_config, run_command
@@ -12,7 +13,10 @@ def main(arguments: list[str]) -> int:
     if not arguments:
         raise ValueError("usage: python -m finetune CONFIG [key=value …]; --help lists the keys")
     results = run(load_config(FinetuneConfig, arguments[0], arguments[1:]))
-    print({key: results[key] for key in ("metric", "mean", "standard_deviation") if key in results}, file=sys.stderr)
+    if int(os.environ.get("RANK", "0")) == 0:
+        print(
+            {key: results[key] for key in ("metric", "mean", "standard_deviation") if key in results}, file=sys.stderr
+        )
     return 0
 
 

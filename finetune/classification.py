@@ -24,7 +24,6 @@ from finetune.models import load_model
 from finetune.protocol import Example
 from finetune.rows import Row
 
-TRAIN_KINDS = TEST_KINDS = (("text_a", "text_b", "label"), ("text", "label"))
 METRICS = ("accuracy", "macro_f1", "matthews")
 
 
@@ -60,6 +59,11 @@ class Classification:
         if len(labels) < 2:
             raise ValueError(f"{config.train[0]}: classification needs two classes, the file has only {labels}")
         return cls(config, inputs, labels, counts)
+
+    @classmethod
+    def from_facts(cls, config: FinetuneConfig, inputs: Inputs, facts: dict[str, Any]) -> "Classification":
+        """The task that a finished folder was trained for."""
+        return cls(config, inputs, facts["labels"], {})
 
     def build(self, folder: str, *, from_scratch: bool) -> nn.Module:
         names = dict(enumerate(self.labels))

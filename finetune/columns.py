@@ -20,12 +20,18 @@ def kind_of(path: str, kinds: Sequence[Kind], columns: dict[str, str]) -> Kind:
     """The kind of the file; ValueError that names what it has and what a kind needs."""
     has = first_row(path).values
     for kind in kinds:
-        if all(column_of(columns, role) in has for role in kind):
+        if has_roles(path, kind, columns):
             return kind
     needs = " or ".join("(" + ", ".join(column_of(columns, role) or role for role in kind) + ")" for kind in kinds)
     raise ValueError(
         f"{path}: has the columns {', '.join(map(str, has))}; needed: {needs}; map them with columns: {{role: column}}"
     )
+
+
+def has_roles(path: str, kind: Kind, columns: dict[str, str]) -> bool:
+    """Whether the file has the columns for every role of `kind`."""
+    has = first_row(path).values
+    return all(column_of(columns, role) in has for role in kind)
 
 
 def check_roles(paths: Sequence[str], known: Sequence[str], columns: dict[str, str]) -> None:

@@ -6,10 +6,11 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from configs import Config
+from finetune.engine import Precision
 from finetune.training import TrainingConfig
 
 Baseline = Literal["majority", "from_scratch"]
-PoolingName = Literal["cls", "mean", "max", "first_last"]
+Pooling = Literal["cls", "mean", "max", "first_last"]
 
 
 class ClassificationConfig(Config):
@@ -60,7 +61,7 @@ class FinetuneConfig(Config):
     )
     seeds: list[int] = Field(default=[0, 1, 2], min_length=1, description="one training run each")
     baselines: list[Baseline] = Field(default=[], description="scores to report beside: majority, from_scratch")
-    pooling: PoolingName | None = Field(
+    pooling: Pooling | None = Field(
         default=None, description="cls, mean, max or first_last; default: mean, or what the head has"
     )
     max_length: int | None = Field(
@@ -69,7 +70,7 @@ class FinetuneConfig(Config):
     metric: str | None = Field(
         default=None, description="the score that chooses and is reported; default: the task's own"
     )
-    precision: Literal["fp32", "bf16"] = Field(default="fp32", description="bf16: autocast, weights stay fp32")
+    precision: Precision = Field(default="fp32", description="bf16: autocast, weights stay fp32")
     training: TrainingConfig = TrainingConfig()
     classification: ClassificationConfig = ClassificationConfig()
     matching: MatchingConfig = MatchingConfig()

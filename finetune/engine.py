@@ -7,8 +7,10 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs
 
+Precision = Literal["fp32", "bf16"]
 
-def make_accelerator(precision: Literal["fp32", "bf16"] = "fp32") -> Accelerator:
+
+def make_accelerator(precision: Precision = "fp32") -> Accelerator:
     """The process group of this launch (none, torchrun or accelerate launch). Call it after every check of the input.
 
     On CPU under torchrun accelerate believes in one process on every rank unless it is given gloo by name.

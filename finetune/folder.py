@@ -45,10 +45,15 @@ def check_replaceable(folder: Path) -> None:
         )
 
 
+def has_facts(folder: str) -> bool:
+    """True for a folder that this package wrote."""
+    return (Path(folder) / FACTS).exists()
+
+
 def read_facts(folder: str) -> dict[str, Any]:
-    """The facts of a folder that this package wrote; ValueError for any other folder."""
+    """The facts of a folder that this package wrote; ValueError when they cannot be read."""
     try:
         facts: dict[str, Any] = json.loads((Path(folder) / FACTS).read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError) as error:
-        raise ValueError(f"{folder}: no readable {FACTS}: not a model folder written by finetune ({error})") from None
+        raise ValueError(f"{folder}: cannot read its {FACTS}: {error}") from None
     return facts

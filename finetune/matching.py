@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from transformers import AutoModel
 
-from finetune.columns import kind_of, number_of, text_of
+from finetune.columns import has_roles, number_of, text_of
 from finetune.config import FinetuneConfig, chosen_metric
 from finetune.contrast import contrastive_loss, cosent_loss, cosine_loss
 from finetune.folder import write_folder
@@ -26,8 +27,6 @@ from finetune.pooling import pool, stored_pooling, write_sentence_files
 from finetune.protocol import Example
 from finetune.rows import Row
 
-TRAIN_KINDS = (("text_a", "text_b", "negative"), ("text_a", "text_b", "score"), ("text_a", "text_b"), ("text",))
-TEST_KINDS = (("text_a", "text_b", "score"), ("query", "target"))
 METRICS = ("spearman", "mrr", "recall@1", "recall@5", "recall@10")
 DROPOUTS = (
     "hidden_dropout_prob", "attention_probs_dropout_prob", "embedding_dropout", "attention_dropout", "mlp_dropout"
@@ -59,13 +58,10 @@ class Matching:
 
     def __init__(self, config: FinetuneConfig, inputs: Inputs, kind: tuple[str, ...], score_range: tuple[float, float]):
         self.config, self.inputs, self.kind, self.score_range = config, inputs, kind, score_range
-        stored = stored_pooling(config.model)
-        self.pooling = config.pooling or stored or "mean"
-        if stored and self.pooling != stored:
-            print(f"pooling: {self.pooling} as configured; {config.model} was made for {stored}")
-        self.metric = chosen_metric(config, self._default_metric(), METRICS)
+        self.pooling = config.pooling or "mean"
+        self.metric = chosen_metric(config, _default_metric(config), METRICS)
         self.contrastive = True
-        self.dropout = self._dropout_values()
+        self.dropout: dict[str, float] = {}
 
     @classmethod
     def from_training_rows(cls, config: FinetuneConfig, inputs: Inputs, rows: Sequence[Row]) -> "Matching":
@@ -73,11 +69,18 @@ class Matching:
         scores = [number_of(row, "score") for row in rows if "score" in row.values] or [0.0, 1.0]
         if min(scores) == max(scores):
             raise ValueError(f"{config.train[0]}: all scores are {scores[0]}: there is nothing to learn")
-        return cls(config, inputs, tuple(rows[0].values), (min(scores), max(scores)))
+        stored = stored_pooling(config.model)
+        if config.pooling and stored and config.pooling != stored:
+            print(f"pooling: {config.pooling} as configured; {config.model} was made for {stored}")
+        config = config.model_copy(update={"pooling": config.pooling or stored})
+        task = cls(config, inputs, tuple(rows[0].values), (min(scores), max(scores)))
+        task.dropout = task._dropout_values()
+        return task
 
-    def _default_metric(self) -> str:
-        scored = (*self.config.dev, *self.config.test)[:1]
-        return "mrr" if scored and kind_of(scored[0], TEST_KINDS, self.config.columns) == TEST_KINDS[1] else "spearman"
+    @classmethod
+    def from_facts(cls, config: FinetuneConfig, inputs: Inputs, facts: dict[str, Any]) -> "Matching":
+        """The task for scoring a finished folder, or a bare encoder."""
+        return cls(config, inputs, tuple(facts.get("kind", ("text_a", "text_b"))), (0.0, 1.0))
 
     def _dropout_values(self) -> dict[str, float]:
         """The dropout probabilities to set in the model's config: none where its own ones do."""
@@ -134,10 +137,10 @@ class Matching:
         """A text's vector (width,), a scored pair's cosine, or a query's and its target's unit vectors (2, width)."""
         vectors = self._vectors(model, examples)
         if len(vectors) == 1:
-            return list(vectors[0].cpu())
+            return list(vectors[0].cpu().numpy())
         left, right = (normalize(vector, dim=-1) for vector in vectors)
         if isinstance(examples[0].target, bytes):
-            return list(torch.stack([left, right], 1).cpu())
+            return list(torch.stack([left, right], 1).cpu().numpy())
         return (left * right).sum(-1).tolist()
 
     def score(self, pairs: Sequence[tuple[Any, Any]]) -> dict[str, float]:
@@ -147,9 +150,9 @@ class Matching:
         if searched:
             corpus = {right: vectors[1] for right, vectors in searched}  # the same text is one entry
             numbers = {right: number for number, right in enumerate(corpus)}
-            queries = torch.stack([vectors[0] for _, vectors in searched])
+            queries = torch.from_numpy(np.stack([vectors[0] for _, vectors in searched]))
             rights = [numbers[right] for right, _ in searched]
-            scores |= retrieval_scores(queries, torch.stack(list(corpus.values())), rights)
+            scores |= retrieval_scores(queries, torch.from_numpy(np.stack(list(corpus.values()))), rights)
         return scores
 
     def output(self, prediction: Any) -> dict[str, Any]:
@@ -170,6 +173,12 @@ class Matching:
             write_sentence_files(path, self.pooling, shape.hidden_size, shape.num_hidden_layers, self.inputs.max_length)
 
         write_folder(model.encoder, self.inputs, folder, facts, more)
+
+
+def _default_metric(config: FinetuneConfig) -> str:
+    """mrr where the first scored file is one of queries and targets, else spearman."""
+    scored = (*config.dev, *config.test)[:1]
+    return "mrr" if scored and has_roles(scored[0], ("query", "target"), config.columns) else "spearman"
 
 
 def _target(row: Row) -> float | bytes | None:

@@ -4,20 +4,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from finetune import classification, matching
+from finetune.classification import Classification
 from finetune.columns import Kind
 from finetune.config import FinetuneConfig
 from finetune.inputs import Inputs
+from finetune.matching import Matching
 from finetune.protocol import Task
 from finetune.rows import Row
 
 
 @dataclass(frozen=True)
 class TaskRow:
-    """A row of the table: kinds of training files and of scored files, as tuples of roles, and the task's class."""
+    """A row of the table: kinds of files to train on, to score and to predict, as tuples of roles; the task's class."""
 
     train: Sequence[Kind]
     test: Sequence[Kind]
+    predict: Sequence[Kind]
     task: Any
 
     @property
@@ -27,8 +29,18 @@ class TaskRow:
 
 
 TASKS = {
-    "classification": TaskRow(classification.TRAIN_KINDS, classification.TEST_KINDS, classification.Classification),
-    "matching": TaskRow(matching.TRAIN_KINDS, matching.TEST_KINDS, matching.Matching),
+    "classification": TaskRow(
+        train=[("text_a", "text_b", "label"), ("text", "label")],
+        test=[("text_a", "text_b", "label"), ("text", "label")],
+        predict=[("text_a", "text_b"), ("text",)],
+        task=Classification,
+    ),
+    "matching": TaskRow(
+        train=[("text_a", "text_b", "negative"), ("text_a", "text_b", "score"), ("text_a", "text_b"), ("text",)],
+        test=[("text_a", "text_b", "score"), ("query", "target")],
+        predict=[("text_a", "text_b")],
+        task=Matching,
+    ),
 }
 
 

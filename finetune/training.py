@@ -7,6 +7,7 @@ held once more in CPU memory.
 
 import math
 import re
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -115,7 +116,7 @@ def train(
     set_seed(seed + 1000 * accelerator.process_index)  # dropout differs between processes
     due = {round(len(plan) * (i + 1) / config.num_evaluations) for i in range(config.num_evaluations)} - {0}
     history, best_weights = History(), None
-    for step, batch in enumerate(tqdm(plan, desc=f"seed {seed}", disable=None), 1):
+    for step, batch in enumerate(tqdm(plan, desc=f"seed {seed}", disable=not sys.stderr.isatty()), 1):
         rate = schedule.get_last_lr()[-1]
         loss = train_step(task, prepared, [examples[i] for i in batch], optimizer, config, accelerator)
         schedule.step()

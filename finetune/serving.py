@@ -1,0 +1,111 @@
+"""A finished folder back as a task and a model: what `evaluate`, `predict` and `embed` share.
+
+The folder says what it is: `finetune.json` where we wrote it, else its `config.json` (a hub classifier, tagger or
+answerer works too). Nothing about pooling, labels or length has to be repeated by whoever uses it.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import tqdm
+from pydantic import Field
+
+from configs import Config, load_config
+from finetune.columns import Kind, check_roles, kind_of, read_kind
+from finetune.config import FinetuneConfig, Pooling
+from finetune.engine import Precision, make_accelerator
+from finetune.folder import has_facts, read_facts
+from finetune.inference import predictions
+from finetune.inputs import load_inputs, load_model_config, quiet_transformers
+from finetune.pooling import stored_pooling
+from finetune.protocol import Task
+from finetune.tasks import TASKS
+
+HEADS = {
+    "ForSequenceClassification": "classification",
+    "ForTokenClassification": "tagging",
+    "ForQuestionAnswering": "answering",
+}
+
+
+class ServingConfig(Config):
+    """Options of `predict` and `embed`, given as key=value."""
+
+    columns: dict[str, str] = Field(default={}, description="role: column, where the names differ")
+    max_tokens_per_device: int = Field(default=16384, gt=0, description="tokens of a batch, padding included")
+    max_length: int | None = Field(default=None, gt=2, description="tokens a text; default: the folder's own")
+    pooling: Pooling | None = Field(default=None, description="of embed; default: the folder's own")
+    precision: Precision = Field(default="fp32", description="bf16: autocast")
+
+
+def parse_options(arguments: Sequence[str]) -> ServingConfig:
+    """Options from `key=value` arguments alone."""
+    try:
+        return load_config(ServingConfig, os.devnull, arguments)
+    except ValueError as error:
+        raise ValueError(str(error).removeprefix(f"{os.devnull}: ")) from None
+
+
+def facts_of(folder: str) -> dict[str, Any]:
+    """What a folder was trained for: task, labels, pooling, …; `task` is absent for a bare encoder."""
+    if has_facts(folder):
+        return read_facts(folder)
+    config = load_model_config(folder)
+    names = config.architectures or ()
+    head = next((task for end, task in HEADS.items() if any(name.endswith(end) for name in names)), None)
+    if head is None:
+        return {"pooling": stored_pooling(folder)}
+    labels = [config.id2label[i] for i in sorted(config.id2label)]
+    return {"task": head, "labels": labels, "pooling": getattr(config, "classifier_pooling", None)}
+
+
+def load_task(folder: str, facts: dict[str, Any], config: FinetuneConfig) -> Task:
+    """The task of a folder for scoring or predicting; `config` says how, the folder's `facts` what."""
+    quiet_transformers()
+    asked, stored = config.pooling, facts.get("pooling")
+    if asked and stored and asked != stored:
+        print(f"pooling: {asked} as asked; {folder} was made for {stored}", file=sys.stderr)
+    config = config.model_copy(update={"model": folder, "pooling": asked or stored})
+    inputs = load_inputs(folder, config.max_length or facts.get("max_length"))
+    return TASKS[config.task].task.from_facts(config, inputs, facts)
+
+
+class Server:
+    """Predictions of a file by a folder's model, a row at a time, in order; only the main process should write."""
+
+    def __init__(self, folder: str, facts: dict[str, Any], kinds: Sequence[Kind], path: str, options: ServingConfig):
+        self.path, self.options = path, options
+        wanted = FinetuneConfig(
+            task=facts["task"], model=folder, run_dir="", train=[path], pooling=options.pooling,
+            max_length=options.max_length, columns=options.columns, answering=facts.get("answering", {}),
+        )  # fmt: skip
+        self.task = load_task(folder, facts, wanted)
+        check_roles([path], list(dict.fromkeys(role for kind in kinds for role in kind)), options.columns)
+        self.kind = kind_of(path, kinds, options.columns)
+        # a first pass: a bad row is named before any work is done
+        self.num_rows = sum(1 for _ in read_kind(path, self.kind, options.columns))
+        self.accelerator: Accelerator = make_accelerator(options.precision)
+        self.model: torch.nn.Module = self.task.build(folder, from_scratch=False).to(self.accelerator.device).eval()
+
+    @property
+    def writes(self) -> bool:
+        """True on the one process that writes."""
+        return self.accelerator.is_main_process
+
+    def predictions(self) -> Iterator[Any]:
+        """A prediction a row, on every process, with a progress bar; says at the end how many texts were cut."""
+        rows = read_kind(self.path, self.kind, self.options.columns)
+        budget = self.options.max_tokens_per_device
+        pairs = predictions(self.task, self.model, rows, budget, self.accelerator)
+        for _, prediction in tqdm(pairs, total=self.num_rows, unit="row", disable=not sys.stderr.isatty()):
+            yield prediction
+        if self.task.inputs.truncated and self.writes:
+            print(
+                f"{self.task.inputs.truncated} of {self.num_rows} rows were longer than "
+                f"{self.task.inputs.max_length} tokens and were cut",
+                file=sys.stderr,
+            )
