@@ -73,17 +73,11 @@ def load_inputs(folder: str, max_length: int | None = None) -> Inputs:
     the position table.
     """
     config = load_model_config(folder)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"{folder}: no tokenizer that AutoTokenizer loads: {_first_line(error)}") from None
-    for name in ("pad", "cls", "sep"):
-        if getattr(tokenizer, f"{name}_token_id") is None:
-            raise ValueError(f"{folder}: the tokenizer has no {name.upper()} token; an encoder needs PAD, CLS and SEP")
-    if not tokenizer.is_fast:
-        raise ValueError(f"{folder}: the tokenizer is not a fast one (tokenizer.json is missing)")
     with torch.device("meta"):
         skeleton = AutoModel.from_config(config)
+    takes_segments = "token_type_ids" in inspect.signature(skeleton.forward).parameters
+    has_segments = takes_segments and getattr(config, "type_vocab_size", 0) > 1
+    tokenizer = _load_tokenizer(folder, has_segments)
     rows = skeleton.get_input_embeddings().num_embeddings
     size = max(tokenizer.get_vocab().values()) + 1
     if size > rows:
@@ -91,11 +85,23 @@ def load_inputs(folder: str, max_length: int | None = None) -> Inputs:
     limit = _position_limit(skeleton)
     if max_length is not None and max_length > limit:
         raise ValueError(f"max_length {max_length} is more than the {limit} positions of {folder}")
-    takes_segments = "token_type_ids" in inspect.signature(skeleton.forward).parameters
-    has_segments = takes_segments and getattr(config, "type_vocab_size", 0) > 1
-    length = max_length or min(tokenizer.model_max_length, limit, 512)
-    _send_what_the_model_takes(tokenizer, length, has_segments)
-    return Inputs(tokenizer, config, length, has_segments)
+    tokenizer.model_max_length = max_length or min(tokenizer.model_max_length, limit, 512)
+    return Inputs(tokenizer, config, tokenizer.model_max_length, has_segments)
+
+
+def _load_tokenizer(folder: str, has_segments: bool) -> Any:
+    """The folder's fast tokenizer, which will send segment ids by default, saved too, exactly when the model has them."""
+    names = ["input_ids", *(["token_type_ids"] if has_segments else []), "attention_mask"]
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, model_input_names=names)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"{folder}: no tokenizer that AutoTokenizer loads: {_first_line(error)}") from None
+    if not tokenizer.is_fast:
+        raise ValueError(f"{folder}: the tokenizer is not a fast one (tokenizer.json is missing)")
+    for name in ("pad", "cls", "sep"):
+        if getattr(tokenizer, f"{name}_token_id") is None:
+            raise ValueError(f"{folder}: the tokenizer has no {name.upper()} token; an encoder needs PAD, CLS and SEP")
+    return tokenizer
 
 
 def load_model_config(folder: str) -> Any:
@@ -106,13 +112,6 @@ def load_model_config(folder: str) -> Any:
         return AutoConfig.from_pretrained(folder)
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(f"{folder}: not a model folder that transformers loads: {_first_line(error)}") from None
-
-
-def _send_what_the_model_takes(tokenizer: Any, length: int, has_segments: bool) -> None:
-    """Make the saved tokenizer cut at `length` and send segment ids by default exactly when the model has them."""
-    tokenizer.model_max_length = length
-    names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
-    tokenizer.model_input_names = names[:1] + (["token_type_ids"] if has_segments else []) + names[1:]
 
 
 def _position_limit(skeleton: torch.nn.Module) -> int:

