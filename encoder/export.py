@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +18,17 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, PreTrainedConfig
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
-from encoder.config import EncoderConfig, Home
-from encoder.homes import to_home
+from encoder.config import EncoderConfig
+from encoder.home_config import HOMES, from_home_config, to_home_values
+from encoder.homes import from_home, is_left_out, to_home
 from encoder.model import MaskedLanguageModel
-from encoder.storage import TIED, load_model
+from encoder.storage import TIED, check_names, load_model, read_weights
 
 TOLERANCE = 1e-4  # largest difference of a logit, float32
 REPORT_FILE = "export.json"
 PROBE_LENGTH = 128
-CONFIG_CLASSES: dict[Home, type[PreTrainedConfig]] = {
-    "RobertaPreLayerNorm": transformers.RobertaPreLayerNormConfig,
-    "Bert": transformers.BertConfig,
-    "ModernBert": transformers.ModernBertConfig,
-}
 
 
 def export_folder(checkpoint: Path, tokenizer: Path, out: Path, model_card: str) -> float:
@@ -69,7 +66,8 @@ def _write(model: MaskedLanguageModel, tokenizer: Path, folder: Path) -> None:
     fast.model_input_names = fast.init_kwargs["model_input_names"] = inputs
     fast.model_max_length = fast.init_kwargs["model_max_length"] = config.known_max_length
     weights = {name: tensor for name, tensor in model.state_dict().items() if name != TIED}
-    theirs = AutoModelForMaskedLM.from_config(home_config(config), dtype=torch.float32)
+    home = next(model_type for model_type, name in HOMES.items() if name == config.home)
+    theirs = AutoModelForMaskedLM.from_config(AutoConfig.for_model(home, **to_home_values(config)), dtype=torch.float32)
     result = theirs.load_state_dict(to_home(weights, config), strict=False)
     tied = set(theirs.all_tied_weights_keys)
     assert not result.unexpected_keys, result.unexpected_keys
@@ -78,60 +76,47 @@ def _write(model: MaskedLanguageModel, tokenizer: Path, folder: Path) -> None:
     fast.save_pretrained(folder)
 
 
-def home_config(config: EncoderConfig) -> PreTrainedConfig:
-    """The configuration of `config.home` that computes exactly `config`."""
-    assert config.home is not None
-    values: dict[str, Any] = {
-        "vocab_size": config.known_vocab_size,
-        "hidden_size": config.hidden_size,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "intermediate_size": config.feed_forward_size,
-        "initializer_range": config.initializer_range,
-        "pad_token_id": config.pad_id,
-        "bos_token_id": config.cls_id,
-        "eos_token_id": config.sep_id,
-        "tie_word_embeddings": True,
-    }
-    extra = _modernbert_values(config) if config.home == "ModernBert" else _bert_values(config)
-    return CONFIG_CLASSES[config.home](**values, **extra)
+def import_folder(folder: Path) -> MaskedLanguageModel:
+    """The model in a folder of transformers (Bert, RobertaPreLayerNorm, ModernBert), to go on pretraining from.
+
+    Exact, or a ValueError that names what this encoder does not compute. A folder without a masked-language-model
+    head (a saved AutoModel) gets a new one; that, and what is left out (a pooler), is said in a warning.
+    """
+    config = from_home_config(AutoConfig.from_pretrained(folder), str(folder / "config.json"))
+    config = config.model_copy(update=_special_ids(folder))
+    model = MaskedLanguageModel(config)
+    ours = {name: tensor for name, tensor in model.state_dict().items() if name != TIED}
+    theirs = _read_all(folder)
+    found = from_home(theirs, config, ours)
+    new = ours.keys() - found.keys()
+    if not all(name.startswith("head.") for name in new):
+        raise ValueError(
+            f"{folder} lacks {', '.join(sorted(name for name in new if not name.startswith('head.'))[:5])}"
+        )
+    left_out = sorted(name for name in theirs if is_left_out(name))
+    if new or left_out:
+        made, lost = (", ".join(sorted(names)) or "nothing" for names in (new, left_out))
+        warnings.warn(f"{folder}: new weights for {made}; left out: {lost}", stacklevel=2)
+    complete = {name: found.get(name, tensor).to(torch.float32) for name, tensor in ours.items()}
+    check_names(complete, config, str(folder))
+    model.load_state_dict(complete, strict=False)
+    return model
 
 
-def _bert_values(config: EncoderConfig) -> dict[str, Any]:
-    # RobertaPreLayerNorm counts positions from pad_id + 1
-    offset = config.pad_id + 1 if config.home == "RobertaPreLayerNorm" else 0
-    return {
-        "max_position_embeddings": config.known_max_length + offset,
-        "type_vocab_size": config.num_segments or 2,
-        "layer_norm_eps": config.norm_eps,
-        "hidden_act": config.activation,
-        "hidden_dropout_prob": config.hidden_dropout,
-        "attention_probs_dropout_prob": config.attention_dropout,
-    }
+def _special_ids(folder: Path) -> dict[str, int]:
+    if not (folder / "tokenizer_config.json").exists():
+        return {}
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    ids = {f"{role}_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "cls", "sep", "mask", "unk")}
+    return {key: number for key, number in ids.items() if number is not None}
 
 
-def _modernbert_values(config: EncoderConfig) -> dict[str, Any]:
-    kinds = ("full_attention", "sliding_attention")
-    bases = (config.rope_base, config.local_rope_base)
-    return {
-        "max_position_embeddings": config.known_max_length,
-        "norm_eps": config.norm_eps,
-        "hidden_activation": {"geglu": "gelu", "swiglu": "silu"}[config.activation],
-        "norm_bias": config.bias,
-        "attention_bias": config.bias,
-        "mlp_bias": config.bias,
-        "classifier_bias": config.bias,
-        "layer_types": [kinds[config.is_local(layer)] for layer in range(config.num_layers)],
-        "rope_parameters": {
-            kind: {"rope_type": "default", "rope_theta": base} for kind, base in zip(kinds, bases, strict=True)
-        },
-        "local_attention": config.local_window or 2 * config.known_max_length,
-        "embedding_dropout": config.embedding_dropout,
-        "attention_dropout": config.attention_dropout,
-        "mlp_dropout": config.hidden_dropout,
-        "cls_token_id": config.cls_id,
-        "sep_token_id": config.sep_id,
-    }
+def _read_all(folder: Path) -> dict[str, Tensor]:
+    """Every tensor of the folder's safetensors, one file or many."""
+    files = sorted(folder.glob("model*.safetensors"))
+    if not files:
+        raise ValueError(f"{folder} has no model.safetensors (other formats are not read)")
+    return {name: tensor for file in files for name, tensor in read_weights(file).items()}
 
 
 def _prove(model: MaskedLanguageModel, folder: Path) -> dict[str, Any]:

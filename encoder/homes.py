@@ -78,9 +78,10 @@ HEAD: dict[Home, dict[str, tuple[str, ...]]] = {
     },
     "ModernBert": {"head.dense": ("head.dense",), "head.norm": ("head.norm",), "head": ("decoder",)},
 }
-# names of theirs that say nothing which ours do not: tied copies, buffers, and heads of other tasks
+# names of theirs that say nothing which ours do not (tied copies, buffers), and heads of other tasks
 DECODERS = ("lm_head.decoder.", "cls.predictions.decoder.", "decoder.weight")
-IGNORED = ("pooler.", "cls.seq_relationship.", "embeddings.position_ids", "embeddings.token_type_ids")
+BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
+OTHER_TASKS = ("pooler.", "cls.seq_relationship.")
 
 
 def names(home: Home, ours: str) -> tuple[str, ...]:
@@ -136,8 +137,11 @@ def from_home(theirs: Mapping[str, Tensor], config: EncoderConfig, expected: Map
             found[ours] = torch.cat(parts) if len(parts) > 1 else parts[0]
         elif ours.endswith(".bias") and f"{ours.removesuffix('bias')}weight" in found:
             found[ours] = torch.zeros(like.shape)
-    if config.home == "RobertaPreLayerNorm":
-        found[f"{POSITIONS}.weight"] = found[f"{POSITIONS}.weight"][config.pad_id + 1 :]
+    if any(name.startswith("head.") for name in found):  # a decoder without bias
+        found.setdefault("head.bias", torch.zeros(config.known_vocab_size))
+    positions = f"{POSITIONS}.weight"
+    if config.home == "RobertaPreLayerNorm" and positions in found:
+        found[positions] = found[positions][config.pad_id + 1 :].contiguous()
     _check_leftovers(given, found)
     return found
 
@@ -160,5 +164,10 @@ def _check_leftovers(given: Mapping[str, Tensor], found: Mapping[str, Tensor]) -
             tied = found[f"{WORDS}.weight"] if name.endswith("weight") else found["head.bias"]
             if not torch.equal(tensor, tied):
                 raise ValueError(f"'{name}' differs from the word embedding: this encoder's output is tied to it")
-        elif not any(ignored in name for ignored in IGNORED):
+        elif not is_left_out(name) and not name.endswith(BUFFERS):
             raise ValueError(f"'{name}' has no place in this encoder")
+
+
+def is_left_out(name: str) -> bool:
+    """True for a weight of theirs that serves another task than masked language modelling."""
+    return any(task in name for task in OTHER_TASKS)

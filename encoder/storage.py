@@ -38,11 +38,15 @@ def save_model(state: Mapping[str, Tensor], config: EncoderConfig, folder: Path 
 
 
 def load_model(folder: Path | str, device: torch.device | str = "cpu") -> MaskedLanguageModel:
-    """The model that `save_model` wrote, in float32 on `device`, in training mode as torch makes modules.
+    """The model that `save_model` wrote, or that of a transformers folder, in float32 on `device`, in training mode.
 
     ValueError naming the file, and the names that are missing, unexpected or of another shape.
     """
     folder = Path(folder)
+    if (folder / "config.json").exists() and not (folder / CONFIG_FILE).exists():
+        from encoder.export import import_folder  # loads transformers, which our own folders do not need
+
+        return import_folder(folder).to(device)
     model = MaskedLanguageModel(load_encoder_config(folder))
     weights = read_weights(folder / WEIGHTS_FILE)
     check_names(weights, model.config, str(folder / WEIGHTS_FILE))

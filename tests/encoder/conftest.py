@@ -5,10 +5,13 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
 
 from encoder import EncoderConfig, MaskedLanguageModel
 
@@ -79,3 +82,27 @@ def shape(request: pytest.FixtureRequest) -> str:
 def exportable_shape(request: pytest.FixtureRequest) -> str:
     """Every shape that transformers has, in turn."""
     return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A word-level tokenizer of 180 tokens with its specials at the end of the vocabulary and PAD at 179."""
+    words = [f"w{number}" for number in range(175)]
+    specials = {
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+        "unk_token": "[UNK]",
+        "pad_token": "[PAD]",
+    }
+    ids = {token: number for number, token in enumerate([*words, *specials.values()])}
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", ids["[CLS]"]), ("[SEP]", ids["[SEP]"])],
+    )
+    folder = tmp_path_factory.mktemp("tokenizer")
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **specials).save_pretrained(folder)
+    return folder
