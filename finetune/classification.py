@@ -58,6 +58,8 @@ class Classification:
         labels = config.classification.labels or label_names(counts)
         if len(labels) < 2:
             raise ValueError(f"{config.train[0]}: classification needs two classes, the file has only {labels}")
+        if "text_a" in rows[0].values and not inputs.has_segments:
+            print(f"{config.model} has no segment ids: only SEP tells the two texts of a pair apart")
         return cls(config, inputs, labels, counts)
 
     @classmethod

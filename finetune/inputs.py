@@ -90,7 +90,7 @@ def load_inputs(folder: str, max_length: int | None = None) -> Inputs:
 
 
 def _load_tokenizer(folder: str, has_segments: bool) -> Any:
-    """The folder's fast tokenizer, which will send segment ids by default, saved too, exactly when the model has them."""
+    """The folder's fast tokenizer, made to send segment ids by default exactly when the model has them."""
     names = ["input_ids", *(["token_type_ids"] if has_segments else []), "attention_mask"]
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, model_input_names=names)

@@ -144,6 +144,10 @@ def train_step(
 ) -> float:
     """One update from a global batch; returns its loss: the sum over all rows / their total weight."""
     processes, rank = accelerator.num_processes, accelerator.process_index
+    if task.contrastive:  # one forward pass of equal shares: up to processes - 1 rows are left out
+        batch = batch[: len(batch) // processes * processes]
+        if not batch:
+            raise ValueError(f"a batch has fewer rows than the {processes} processes: add rows or take fewer processes")
     total = sum(task.weight(example) for example in batch)
     share = batch[rank::processes]
     if task.contrastive:
