@@ -1,10 +1,12 @@
 """What a user can set about the data: sources, shape of a batch, masks, order, policies for bad input."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from configs import Config
+
+MOST_LANES = 24  # by default: 1, 2, 3, 4, 6, 8, 12, 24 processes
 
 
 class SourceConfig(Config):
@@ -82,7 +84,11 @@ class DataConfig(Config):
     sources: list[SourceConfig] = Field(min_length=1, description="the sources, mixed by weight in tokens")
     sequence_length: int = Field(default=512, ge=4, description="tokens a row, CLS and SEP of its pieces included")
     rows_per_step: int = Field(default=256, ge=1, description="rows of the global batch of one step")
-    num_lanes: int = Field(default=24, ge=1, description="logical streams; the number of processes must divide it")
+    num_lanes: int = Field(
+        default=MOST_LANES,
+        ge=1,
+        description="logical streams; the number of processes must divide it; at most rows_per_step by default",
+    )
     window_documents: int = Field(default=256, ge=1, description="documents tokenised and packed together, per lane")
     open_units: int = Field(
         default=4, ge=1, description="units of a source that a lane reads in turn (1 without shuffle)"
@@ -95,6 +101,23 @@ class DataConfig(Config):
     cache: str = Field(default="", description="folder written by `python -m data cache`, read instead of the text")
     mask: MaskConfig = Field(default_factory=MaskConfig, description="masks")
     bad_input: BadInputConfig = Field(default_factory=BadInputConfig, description="policies for bad input")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_more_lanes_than_rows(cls, values: Any) -> Any:
+        rows = values.get("rows_per_step") if isinstance(values, dict) else None
+        if isinstance(rows, int) and values.get("num_lanes") is None:
+            return {**values, "num_lanes": max(1, min(MOST_LANES, rows))}
+        return values
+
+    @model_validator(mode="after")
+    def _every_lane_in_a_step(self) -> "DataConfig":
+        if self.num_epochs and self.rows_per_step < self.num_lanes:
+            raise ValueError(
+                f"with 'num_epochs', 'rows_per_step' ({self.rows_per_step}) must be at least 'num_lanes' "
+                f"({self.num_lanes}): an empty step, the end, must mean that all lanes have ended"
+            )
+        return self
 
 
 class DataRun(Config):

@@ -1,0 +1,247 @@
+"""The global batches depend on the configuration and the step alone: processes, workers, resumes, epochs."""
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from data import BatchLoader, DataConfig, merge_states
+
+Make = Callable[..., DataConfig]
+Run = Callable[..., list[list[Any]]]
+
+
+def resumed(config: DataConfig, tokenizer: str, batches: list[Any], world_size: int, run_steps: Run, n: int) -> Any:
+    state = json.loads(json.dumps(merge_states([batch.state for batch in batches])))
+    return run_steps(config, tokenizer, n, world_size=world_size, state=state)
+
+
+def test_shapes_and_layout(config: Make, tokenizer: str) -> None:
+    loader = BatchLoader(config(num_epochs=1), tokenizer, 0, rank=1, world_size=2)
+    batch = next(iter(loader))
+    assert batch.step == 1
+    assert batch.input_ids.shape == batch.labels.shape == (4, 64)
+    assert batch.input_ids.dtype == batch.labels.dtype == torch.int64
+    for ids, labels, lengths in zip(batch.input_ids, batch.labels, batch.piece_lengths, strict=True):
+        at = 0
+        for length in lengths:
+            assert ids[at] == 2
+            assert ids[at + length - 1] == 3
+            at += length
+        assert (ids[at:] == 0).all()
+        assert (labels[at:] == -100).all()
+    assert batch.tokens == sum(map(sum, batch.piece_lengths))
+    assert json.loads(json.dumps(loader.header)) == loader.header
+
+
+@pytest.mark.parametrize(("world_size", "num_workers"), [(1, 2), (2, 0), (2, 1), (4, 2)])
+def test_processes_and_workers_never_change_a_global_batch(
+    config: Make, tokenizer: str, run_steps: Run, hashes: Any, world_size: int, num_workers: int
+) -> None:
+    straight = run_steps(config(), tokenizer, 60)
+    other = run_steps(config(num_workers=num_workers), tokenizer, 60, world_size=world_size)
+    assert hashes(other) == hashes(straight)
+    assert len(set(hashes(straight))) == 60
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2, 3])
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_r05_every_document_once_an_epoch(
+    config: Make, tokenizer: str, run_steps: Run, documents: Any, world_size: int, num_workers: int
+) -> None:
+    steps = run_steps(config(num_epochs=1, num_workers=num_workers), tokenizer, world_size=world_size)
+    counts = Counter(documents(steps))
+    assert len(counts) == 100
+    assert set(counts.values()) == {1}
+
+
+def epochs(steps: list[list[Any]], documents: Any) -> tuple[list[str], list[str]]:
+    """The documents in order of their first and of their second time."""
+    first, second = [], []
+    for document in documents(steps):
+        (second if document in first else first).append(document)
+    return first, second
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_r07_another_order_every_epoch(
+    config: Make, tokenizer: str, run_steps: Run, documents: Any, num_workers: int
+) -> None:
+    twice = run_steps(config(num_epochs=2, num_workers=num_workers), tokenizer)
+    first, second = epochs(twice, documents)
+    assert sorted(first) == sorted(second)
+    assert len(first) == 100
+    assert first != second
+    assert documents(run_steps(config(num_epochs=2), tokenizer)) == documents(twice)
+    assert documents(run_steps(config(num_epochs=2), tokenizer, seed=1)) != documents(twice)
+
+
+def test_without_shuffle_documents_keep_their_order_in_a_lane(
+    config: Make, tokenizer: str, run_steps: Run, documents: Any
+) -> None:
+    ids = documents(run_steps(config(num_epochs=1, shuffle=False, num_lanes=1, rows_per_step=1), tokenizer))
+    offsets = [int(document.rpartition(":")[2]) for document in ids]
+    assert sum(a > b for a, b in itertools.pairwise(offsets)) < 45  # packing moves some
+
+
+def chosen(steps: list[list[Any]]) -> dict[str, list[tuple[int, ...]]]:
+    """Document → positions chosen in it, each time that it came."""
+    sets: dict[str, list[tuple[int, ...]]] = {}
+    for batches in steps:
+        for batch in batches:
+            for ids, lengths, labels in zip(batch.documents, batch.piece_lengths, batch.labels, strict=True):
+                pieces = labels[: sum(lengths)].split(lengths)
+                for document, piece in zip(ids, pieces, strict=True):
+                    sets.setdefault(document, []).append(tuple(torch.nonzero(piece != -100).flatten().tolist()))
+    return sets
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_r04_masks_differ_between_epochs_and_ranks_and_repeat_with_the_seed(
+    tmp_path: Any, config: Make, tokenizer: str, run_steps: Run, hashes: Any, num_workers: int
+) -> None:
+    (tmp_path / "eight.txt").write_text("\n".join(["same " * 45] * 8) + "\n")
+    eight = config(sources=[{"path": str(tmp_path)}], num_epochs=2, num_workers=num_workers, rows_per_step=4)
+    steps = run_steps(eight, tokenizer, world_size=2)
+    sets = chosen(steps)
+    assert len(sets) == 8
+    assert all(first != second for first, second in sets.values())
+    assert len({once for both in sets.values() for once in both}) == 16  # the same text, on either rank
+    assert hashes(run_steps(eight, tokenizer, world_size=2)) == hashes(steps)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("stop", [3, 7])
+def test_r09_resume_gives_the_very_same_batches(
+    config: Make, tokenizer: str, run_steps: Run, hashes: Any, documents: Any, num_workers: int, stop: int
+) -> None:
+    small = config(num_workers=num_workers, num_epochs=3, rows_per_step=4, window_documents=16)
+    straight = run_steps(small, tokenizer)
+    before = run_steps(small, tokenizer, stop)
+    after = resumed(small, tokenizer, before[-1], 1, run_steps, len(straight) - stop)
+    assert hashes(before) + hashes(after) == hashes(straight)
+    assert documents(before) + documents(after) == documents(straight)
+    assert [batches[0].step for batches in after] == list(range(stop + 1, len(straight) + 1))
+
+
+def test_a_resume_at_every_step_on_changing_numbers_of_processes(
+    config: Make, tokenizer: str, run_steps: Run, hashes: Any
+) -> None:
+    small = config(num_epochs=2, rows_per_step=4)
+    straight = hashes(run_steps(small, tokenizer))
+    seen, state = [], None
+    for step in range(len(straight)):
+        batches = run_steps(small, tokenizer, 1, world_size=(1, 2, 4)[step % 3], state=state)
+        seen += hashes(batches)
+        state = json.loads(json.dumps(merge_states([batch.state for batch in batches[0]])))
+    assert seen == straight
+
+
+def test_rows_per_step_may_change_at_a_resume(config: Make, tokenizer: str, run_steps: Run, documents: Any) -> None:
+    straight = documents(run_steps(config(num_epochs=1, rows_per_step=4), tokenizer))
+    start = run_steps(config(num_epochs=1, rows_per_step=4), tokenizer, 1)
+    rest = resumed(config(num_epochs=1, rows_per_step=12), tokenizer, start[-1], 4, run_steps, 10)
+    assert documents(start) + documents(rest) == straight
+
+
+def test_epochs_need_every_lane_in_a_step(config: Make) -> None:
+    with pytest.raises(ValueError, match=r"'rows_per_step' \(2\) must be at least 'num_lanes' \(4\)"):
+        config(num_epochs=1, rows_per_step=2)
+    assert DataConfig.model_validate({"sources": [{"path": "a"}], "rows_per_step": 16}).num_lanes == 16
+
+
+def test_mask_rate_may_change_at_a_resume_and_order_stays(
+    config: Make, tokenizer: str, run_steps: Run, documents: Any
+) -> None:
+    straight = run_steps(config(), tokenizer, 20)
+    rest = resumed(config(mask={"rate": 0.5}), tokenizer, straight[9], 2, run_steps, 10)
+    assert documents(rest) == documents(straight[10:])
+    share = sum(int((b.labels != -100).sum()) for s in rest for b in s) / sum(b.tokens for s in rest for b in s)
+    assert 0.35 < share < 0.55
+
+
+def test_a_world_size_that_does_not_divide_lists_what_does(config: Make, tokenizer: str) -> None:
+    with pytest.raises(ValueError, match=r"3 processes .*num_lanes=12 .*rows_per_step=8; allowed: 1, 2, 4"):
+        BatchLoader(config(num_lanes=12), tokenizer, 0, world_size=3)
+
+
+@pytest.mark.parametrize(
+    ("change", "seed", "field"),
+    [
+        ({"num_lanes": 8}, 0, "num_lanes"),
+        ({"sequence_length": 32}, 0, "sequence_length"),
+        ({"window_documents": 9}, 0, "window_documents"),
+        ({"bad_input": {"empty": "error"}}, 0, "bad_input"),
+        ({}, 1, "seed"),
+    ],
+)
+def test_a_state_of_another_configuration_is_refused(
+    config: Make, tokenizer: str, run_steps: Run, change: Any, seed: int, field: str
+) -> None:
+    state = run_steps(config(), tokenizer, 2)[-1][0].state
+    with pytest.raises(ValueError, match=f"cannot resume the data: .*{field}"):
+        BatchLoader(config(**change), tokenizer, seed, state=state)
+
+
+def test_a_state_of_other_files_or_another_tokenizer_is_refused(
+    tmp_path: Any, config: Make, tokenizer: str, run_steps: Run
+) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    own = config(sources=[{"path": str(tmp_path / "*.txt")}])
+    state = run_steps(own, tokenizer, 1)[-1][0].state
+    state["header"]["tokenizer"] = "0" * 16
+    with pytest.raises(ValueError, match="the tokenizer's files changed"):
+        BatchLoader(own, tokenizer, 0, state=state)
+    state = run_steps(own, tokenizer, 1)[-1][0].state
+    (tmp_path / "b.txt").write_text("three\n")
+    with pytest.raises(ValueError, match="the sources' files"):
+        BatchLoader(own, tokenizer, 0, state=state)
+
+
+def test_a_policy_may_go_from_error_to_skip(tmp_path: Any, config: Make, tokenizer: str, run_steps: Run) -> None:
+    lines = ['{"text": "some words here"}'] * 30
+    lines[20] = "{broken"
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    source = {"path": str(tmp_path / "a.jsonl"), "format": "jsonl"}
+    own = config(sources=[source], num_lanes=1, rows_per_step=1, window_documents=2, sequence_length=4, num_epochs=1)
+    steps: list[list[Any]] = []
+    batches = ([batch] for batch in BatchLoader(own, tokenizer, 0))
+    with pytest.raises(ValueError, match=r"a\.jsonl:560: not a line of JSON.*data\.bad_input\.json_line=skip"):
+        steps.extend(batches)
+    skipping = own.model_copy(update={"bad_input": own.bad_input.model_copy(update={"json_line": "skip"})})
+    rest = resumed(skipping, tokenizer, steps[-1], 1, run_steps, None)
+    assert len({d.partition("#")[0] for s in steps + rest for d in s[0].documents[0]}) == 29
+
+
+def test_an_error_in_a_worker_is_one_clear_line(tmp_path: Any, config: Make, tokenizer: str, run_steps: Run) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "good"}\n{"no": 1}\n')
+    source = {"path": str(tmp_path / "a.jsonl"), "format": "jsonl"}
+    with pytest.raises(ValueError, match=r"^[^\n]*a\.jsonl:17: the column 'text' is missing[^\n]*$"):
+        run_steps(config(sources=[source], num_workers=2), tokenizer, 1)
+
+
+def test_rows_are_empty_for_ever_after_the_last_epoch(config: Make, tokenizer: str, run_steps: Run) -> None:
+    end = len(run_steps(config(num_epochs=1), tokenizer))
+    batches = run_steps(config(num_epochs=1), tokenizer, end + 3)
+    for [batch] in batches[end:]:
+        assert batch.tokens == 0
+        assert batch.piece_lengths == [[]] * 8
+        assert (batch.labels == -100).all()
+        assert (batch.input_ids == 0).all()
+
+
+@pytest.mark.parametrize("text", ["one document\n", "no newline at the end", "a\n\nb\n" * 3])
+def test_endless_epochs_of_tiny_corpora(tmp_path: Any, config: Make, tokenizer: str, run_steps: Run, text: str) -> None:
+    (tmp_path / "tiny.txt").write_text(text)
+    steps = run_steps(config(sources=[{"path": str(tmp_path / "tiny.txt")}], num_lanes=8), tokenizer, 3)
+    assert all(lengths for [batch] in steps for lengths in batch.piece_lengths)
+
+
+def test_a_corpus_without_a_document_is_refused(tmp_path: Any, config: Make, tokenizer: str, run_steps: Run) -> None:
+    (tmp_path / "blank.txt").write_text("\n  \n\n" * 50)
+    with pytest.raises(ValueError, match="has no usable document"):
+        run_steps(config(sources=[{"path": str(tmp_path / "blank.txt")}]), tokenizer, 1)
