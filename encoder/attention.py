@@ -63,7 +63,7 @@ class Attention(nn.Module):
         elif attention_kernel(x.device, query.dtype, self.config) == "varlen":
             attended = varlen_attention(query, key, value, layout, self.window)
         else:
-            attended = grouped_attention(query, key, value, layout.groups, self.window, dropout)
+            attended = grouped_attention(query, key, value, layout, self.window, dropout)
         return self.output(attended.flatten(-2))
 
 
@@ -87,14 +87,16 @@ def grouped_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    groups: tuple[tuple[int, int], ...],
+    documents: Documents,
     window: int | None,
     dropout: float,
 ) -> Tensor:
     """(S, A, D) each to (S, A, D): documents of a length lie side by side, and are one batch.
 
-    Out of reach of torch.compile: the lengths of every batch would be compiled anew.
+    Out of reach of torch.compile, and the only reader of `documents.groups`: the lengths of every batch would be
+    compiled anew.
     """
+    groups = documents.groups
     sizes = [count * length for count, length in groups]
     attended = []
     for (count, length), *parts in zip(groups, query.split(sizes), key.split(sizes), value.split(sizes), strict=True):
