@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForSequenceClassification
 
-from finetune.columns import text_of
 from finetune.config import FinetuneConfig, chosen_metric
 from finetune.folder import write_folder
 from finetune.inputs import Inputs
@@ -74,15 +73,15 @@ class Classification:
 
     def encode(self, rows: Sequence[Row], *, training: bool) -> list[Example]:
         pair = "text_a" in rows[0].values
-        texts = [text_of(row, "text_a" if pair else "text") for row in rows]
-        encodings = self.inputs.encode(texts, [text_of(row, "text_b") for row in rows] if pair else None)
-        targets = [self._target(row) for row in rows]
+        texts = [row.values["text_a" if pair else "text"] for row in rows]
+        encodings = self.inputs.encode(texts, [row.values["text_b"] for row in rows] if pair else None)
+        targets = [self.target(row) for row in rows]
         return [
             Example([encoding], target, 1.0 if target is None else self.class_weights[target])
             for encoding, target in zip(encodings, targets, strict=True)
         ]
 
-    def _target(self, row: Row) -> int | None:
+    def target(self, row: Row) -> int | None:
         if "label" not in row.values:
             return None
         name = str(row.values["label"])

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from finetune.rows import Row, first_row, read_rows
 
 Kind = tuple[str, ...]
+TEXT_ROLES = ("text", "text_a", "text_b", "negative", "query", "target", "question", "context")
 
 
 def column_of(columns: dict[str, str], role: str) -> str | None:
@@ -47,22 +48,17 @@ def check_roles(paths: Sequence[str], known: Sequence[str], columns: dict[str, s
 
 
 def read_kind(path: str, kind: Kind, columns: dict[str, str]) -> Iterator[Row]:
-    """Rows of `path` with the roles of `kind` as keys; a role that is absent or null is an error naming the row."""
+    """Rows of `path` with the roles of `kind` as keys; ValueError naming a row without it or no text."""
     names = [(role, column_of(columns, role) or role) for role in kind]
     for row in read_rows(path):
         for role, column in names:
             if row.values.get(column) is None:
                 state = "is null" if column in row.values else "is missing"
                 raise ValueError(f"{row.place}: the column '{column}' (for {role}) {state}")
+            if role in TEXT_ROLES and not isinstance(row.values[column], str):
+                kind_of_value = type(row.values[column]).__name__
+                raise ValueError(f"{row.place}: the column '{column}' (for {role}) must be text, not {kind_of_value}")
         yield Row(row.place, {role: row.values[column] for role, column in names})
-
-
-def text_of(row: Row, role: str) -> str:
-    """The text of a role; ValueError when it is not text."""
-    value = row.values[role]
-    if not isinstance(value, str):
-        raise ValueError(f"{row.place}: '{role}' must be text, not {type(value).__name__}")
-    return value
 
 
 def number_of(row: Row, role: str) -> float:

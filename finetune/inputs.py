@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
+Offsets = list[tuple[int, int] | None]  # of each token of a window: characters of the context, None outside it
 Encoding = dict[str, list[int]]  # input_ids and, where the model has segments, token_type_ids
 
 
@@ -40,17 +41,66 @@ class Inputs:
 
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoding]:
         """Encode texts (or text pairs) with CLS and SEP, at most `max_length` tokens each."""
+        batch = self._tokenize(list(texts), list(pairs) if pairs is not None else None)
+        return [self._encoding(batch, row) for row in range(len(texts))]
+
+    def encode_words(self, rows: Sequence[Sequence[str]]) -> list[tuple[Encoding, list[int]]]:
+        """Encode rows of words; with each the token position of every word's first piece, -1 for a word without one."""
+        texts = [list(words) for words in rows]
+        batch = self._tokenize(texts, None, is_split_into_words=True)
+        encoded = []
+        for i, words in enumerate(texts):
+            first: dict[int | None, int] = {}
+            for position, word in enumerate(batch.word_ids(i)):
+                first.setdefault(word, position)
+            encoded.append((self._encoding(batch, i), [first.get(word, -1) for word in range(len(words))]))
+        return encoded
+
+    def encode_windows(self, question: str, context: str, step: int) -> list[tuple[Encoding, Offsets]]:
+        """Question and context in windows that move by `step` tokens, with each token's characters in the context.
+
+        A question longer than half the model's length is cut there and counted.
+        """
+        half = self.max_length // 2
+        asked = self.tokenizer(question, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        if len(asked) > half:
+            self.truncated += 1
+            question = question[: asked[half - 1][1]]
+        room = self.max_length - min(len(asked), half) - self.tokenizer.num_special_tokens_to_add(pair=True)
         batch = self.tokenizer(
-            list(texts),
-            list(pairs) if pairs is not None else None,
+            [question],
+            [context],
+            truncation="only_second",
+            max_length=self.max_length,
+            stride=room - min(step, room),
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+            return_token_type_ids=self.has_segments,
+            return_attention_mask=False,
+        )
+        return [
+            (
+                self._encoding(batch, i),
+                [place if part == 1 else None for place, part in zip(places, batch.sequence_ids(i), strict=True)],
+            )
+            for i, places in enumerate(batch["offset_mapping"])
+        ]
+
+    def _tokenize(self, texts: Any, pairs: Any, is_split_into_words: bool = False) -> Any:
+        batch = self.tokenizer(
+            texts,
+            pairs,
             truncation=True,
             max_length=self.max_length,
+            is_split_into_words=is_split_into_words,
             return_token_type_ids=self.has_segments,
             return_attention_mask=False,
         )
         self.truncated += sum(bool(encoding.overflowing) for encoding in batch.encodings)
-        keys = ["input_ids"] + (["token_type_ids"] if self.has_segments else [])
-        return [{key: batch[key][i] for key in keys} for i in range(len(texts))]
+        return batch
+
+    def _encoding(self, batch: Any, row: int) -> Encoding:
+        return {key: batch[key][row] for key in ("input_ids", "token_type_ids") if key in batch}
 
     def pad(self, encodings: Sequence[Encoding], device: torch.device) -> dict[str, Tensor]:
         """Right-pad to the longest: input_ids, attention_mask (1 = token) and token_type_ids, each (rows, length)."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from transformers import AutoModel
 
-from finetune.columns import has_roles, number_of, text_of
+from finetune.columns import has_roles, number_of
 from finetune.config import FinetuneConfig, chosen_metric
 from finetune.contrast import contrastive_loss, cosent_loss, cosine_loss
 from finetune.folder import write_folder
@@ -103,10 +103,18 @@ class Matching:
     def encode(self, rows: Sequence[Row], *, training: bool) -> list[Example]:
         """An example has its 1-3 texts' encodings; the target is a score, or in retrieval a digest."""
         roles = [role for role in rows[0].values if role != "score"]
-        encodings = [self.inputs.encode([text_of(row, role) for row in rows], None) for role in roles]
+        encodings = [self.inputs.encode([row.values[role] for row in rows]) for role in roles]
         return [
-            Example(list(texts), _target(row)) for row, texts in zip(rows, zip(*encodings, strict=True), strict=True)
+            Example(list(texts), self.target(row))
+            for row, texts in zip(rows, zip(*encodings, strict=True), strict=True)
         ]
+
+    def target(self, row: Row) -> float | bytes | None:
+        if "score" in row.values:
+            return number_of(row, "score")
+        if "target" in row.values:
+            return hashlib.blake2b(row.values["target"].encode(), digest_size=16).digest()
+        return None
 
     def weight(self, example: Example) -> float:
         return example.weight
@@ -179,11 +187,3 @@ def _default_metric(config: FinetuneConfig) -> str:
     """mrr where the first scored file is one of queries and targets, else spearman."""
     scored = (*config.dev, *config.test)[:1]
     return "mrr" if scored and has_roles(scored[0], ("query", "target"), config.columns) else "spearman"
-
-
-def _target(row: Row) -> float | bytes | None:
-    if "score" in row.values:
-        return number_of(row, "score")
-    if "target" in row.values:
-        return hashlib.blake2b(text_of(row, "target").encode(), digest_size=16).digest()
-    return None

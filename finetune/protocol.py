@@ -13,11 +13,15 @@ from finetune.rows import Row
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One row (or one window of it), tokenised: its encodings, what to learn, its share in the loss."""
+    """One row (or one window of it), tokenised: its encodings, what is right, its share in the loss.
+
+    `layout` says where things are in the encodings: first pieces of words (tagging), offsets of windows (answering).
+    """
 
     encodings: list[Encoding]
     target: Any = None
     weight: float = 1.0
+    layout: Any = None
 
     @property
     def length(self) -> int:
@@ -38,6 +42,9 @@ class Task(Protocol):
 
     def build(self, folder: str, *, from_scratch: bool) -> nn.Module:
         """The model with its head, pretrained or (`from_scratch`) random, fp32, on the CPU."""
+
+    def target(self, row: Row) -> Any:
+        """What is right for the row, None where it holds no answer; ValueError naming a row whose answer is wrong."""
 
     def encode(self, rows: Sequence[Row], *, training: bool) -> list[Example]:
         """Tokenise and check rows: one example a row (when training, answering gives one a window)."""

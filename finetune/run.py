@@ -78,7 +78,7 @@ def read_scored_rows(config: FinetuneConfig, path: str) -> Any:
 
 def read_targets(config: FinetuneConfig, task: Task, path: str) -> list[Any]:
     """The targets of a file's rows; checks every row before anything is trained."""
-    return [example.target for row in read_scored_rows(config, path) for example in task.encode([row], training=False)]
+    return [task.target(row) for row in read_scored_rows(config, path)]
 
 
 def score_files(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from finetune.answering import Answering
 from finetune.classification import Classification
 from finetune.columns import Kind
 from finetune.config import FinetuneConfig
@@ -11,6 +12,7 @@ from finetune.inputs import Inputs
 from finetune.matching import Matching
 from finetune.protocol import Task
 from finetune.rows import Row
+from finetune.tagging import Tagging
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,13 @@ TASKS = {
         test=[("text_a", "text_b", "score"), ("query", "target")],
         predict=[("text_a", "text_b")],
         task=Matching,
+    ),
+    "tagging": TaskRow(train=[("tokens", "tags")], test=[("tokens", "tags")], predict=[("tokens",)], task=Tagging),
+    "answering": TaskRow(
+        train=[("question", "context", "answers")],
+        test=[("question", "context", "answers")],
+        predict=[("question", "context")],
+        task=Answering,
     ),
 }
 
