@@ -43,7 +43,5 @@ def read_documents(source: SourceConfig, policy: BadInputConfig, limit: int, tit
     with progress_bar() as bar:
         for unit in bar.track(the_plan.units, description=title):
             for record in read(unit, (unit.start, 0, 0), source, limit, policy.too_long == "replace"):
-                if record.fault and not accept(record.fault, record.place, record.detail, policy, counts):
-                    continue
-                if record.text:
+                if not record.fault or accept(record, policy, counts):
                     yield record.text

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from data.config import BadInputConfig
+from data.readers import Record
 
 PLACES = 20  # how many places of a kind are remembered, per lane and source
 
@@ -38,14 +39,16 @@ class Counts:
         return copy.deepcopy(vars(self))
 
 
-def accept(kind: str, place: str, detail: str, policy: BadInputConfig, counts: Counts) -> bool:
-    """Apply the policy to a fault: True to use what stands in for it, False to skip.
+def accept(record: Record, policy: BadInputConfig, counts: Counts) -> bool:
+    """Apply the policy to a record with a fault: True to use the text that stands in for it, False to skip it.
 
     Raises ValueError of one line that names the place and the key under policy `error`.
     """
+    kind = record.fault
     choice = getattr(policy, kind)
     if choice == "error":
         others = [c for c in ("skip", "replace") if c in str(type(policy).model_fields[kind].annotation)]
-        raise ValueError(f"{place}: {detail} (to go on: data.bad_input.{kind}={' or '.join(others)})")
-    counts.note(kind, place, replaced=choice == "replace")
-    return choice == "replace"
+        raise ValueError(f"{record.place}: {record.detail} (to go on: data.bad_input.{kind}={' or '.join(others)})")
+    stands_in = choice == "replace" and bool(record.text.strip())
+    counts.note(kind, record.place, replaced=stands_in)
+    return stands_in

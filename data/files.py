@@ -103,6 +103,8 @@ class _Decompressed(io.RawIOBase):
         """Decompress one block; False at the end of the file."""
         block = self._pending or self._raw.read(1 << 15)
         self._pending = b""
+        if self._frame is None and self._path.endswith(".gz") and block.strip(b"\0") == b"":
+            return bool(block)  # padding behind the last frame
         if not block:
             if self._frame is not None:
                 raise BrokenFileError("is truncated")

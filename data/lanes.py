@@ -14,6 +14,7 @@ from data import hashing
 from data.config import DataConfig
 from data.faults import accept
 from data.packing import Piece, cut, pack
+from data.readers import Record
 from data.streams import SourceStream
 from data.tokens import Encoder, encode
 from data.units import Plan
@@ -110,7 +111,8 @@ class Lane:
             if not len(ids):
                 counts = self._sources[source].counts
                 counts.used -= 1
-                accept("empty", document, "the text has no token", self._config.bad_input, counts)
+                fault = Record(document, "", (0, 0, 0), "empty", "the tokenizer finds no token in the text")
+                accept(fault, self._config.bad_input, counts)
             else:
                 pieces += cut(Piece(document, -1, ids), self._config.sequence_length)
             self._tokens[source] += len(ids)

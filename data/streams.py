@@ -67,12 +67,7 @@ class SourceStream:
             if record is None:
                 return None
             self.counts.read += 1
-            if record.fault and not accept(
-                record.fault, record.place, record.detail, self._config.bad_input, self.counts
-            ):
-                continue
-            if not record.text:  # a stand-in of nothing
-                self.counts.note("empty", record.place)
+            if record.fault and not accept(record, self._config.bad_input, self.counts):
                 continue
             self.counts.used += 1
             self._used_of_epoch += 1

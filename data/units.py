@@ -51,7 +51,7 @@ def plan(source: SourceConfig, num_lanes: int, bad_input: BadInputConfig) -> Pla
     if source.format in ("parquet", "arrow"):
         from data.tables import table_units
 
-        return Plan(source, files, table_units(source, files, num_lanes, bad_input))
+        return Plan(source, files, table_units(source, [file for file in files if file.size], num_lanes))
     compressed = [file for file in files if file.compressed]
     units = strides([Unit(file.path) for file in compressed if file.size], num_lanes)
     plain = [file for file in files if not file.compressed]

@@ -1,0 +1,112 @@
+"""Parquet and Arrow: a unit is a row group (a record batch), or every k-th row of one; a cursor's number is the row.
+
+Going on inside a row group reads it again from its start. A file without a readable footer is one unit, whose reader
+says so.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from data.config import SourceConfig
+from data.files import BrokenFileError, File, is_remote, open_file
+from data.readers import Cursor, Record, column_record, parts
+from data.units import Unit, strides
+
+BATCH_ROWS = 1024
+
+
+def table_units(source: SourceConfig, files: list[File], num_lanes: int) -> list[Unit]:
+    """One unit a row group, in order of files."""
+    units = []
+    for file in files:
+        try:
+            count = _parquet(file.path).num_row_groups if source.format == "parquet" else len(_batches(file.path))
+        except BrokenFileError:
+            count = 1
+        units += [Unit(file.path, group, group + 1) for group in range(count)]
+    return strides(units, num_lanes)
+
+
+def table_records(unit: Unit, cursor: Cursor, source: SourceConfig, limit: int, cut_long: bool) -> Iterator[Record]:
+    """The rows of a row group from `cursor` on."""
+    _, first, skip = cursor
+    column = source.text_column
+    try:
+        for number, value in _values(unit, source, first):
+            if number % unit.stride != unit.remainder:
+                continue
+            place, after = f"{unit.path}:{unit.start}:{number}", (unit.start, number + 1, 0)
+            record = _record(place, value, after, column)
+            if not cut_long and len(record.text) * 4 > limit and len(record.text.encode()) > limit:
+                yield Record(place, "", after, "too_long", f"the text is longer than {limit} bytes")
+                continue
+            yield from parts(record, (unit.start, number, 0), skip, limit)
+            skip = 0
+    except (BrokenFileError, pa.ArrowException, OSError) as error:
+        if unit.remainder == 0:
+            yield Record(f"{unit.path}:{unit.start}", "", (unit.start, 1 << 62, 0), "broken_file", f"the file {error}")
+
+
+def _record(place: str, value: Any, after: Cursor, column: str) -> Record:
+    if value is MISSING:
+        return column_record(place, None, after, column, False)
+    if isinstance(value, pa.Scalar):
+        text = value.cast(pa.large_binary()).as_py().decode(errors="replace")
+        return Record(place, text, after, "encoding", "invalid UTF-8")
+    return column_record(place, value, after, column, True)
+
+
+MISSING = object()
+
+
+def _values(unit: Unit, source: SourceConfig, first: int) -> Iterator[tuple[int, Any]]:
+    """(row, value) from row `first` on; MISSING without the column, a pyarrow scalar where text is not UTF-8."""
+    column, number = source.text_column, 0
+    for batch in _record_batches(unit, source):
+        size = len(batch)
+        if number + size <= first:
+            number += size
+            continue
+        values = batch.column(column) if column in batch.schema.names else None
+        for row in range(max(0, first - number), size):
+            if values is None:
+                yield number + row, MISSING
+                continue
+            try:
+                yield number + row, values[row].as_py()
+            except UnicodeDecodeError:
+                yield number + row, values[row]
+        number += size
+
+
+def _record_batches(unit: Unit, source: SourceConfig) -> Iterator[pa.RecordBatch]:
+    if source.format == "arrow":
+        yield from _batches(unit.path)[unit.start : unit.end]
+        return
+    file = _parquet(unit.path)
+    columns = [source.text_column] if source.text_column in file.schema_arrow.names else None
+    yield from file.iter_batches(BATCH_ROWS, row_groups=[unit.start], columns=columns)
+
+
+def _parquet(path: str) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(open_file(path) if is_remote(path) else path)
+    except (pa.ArrowException, OSError) as error:
+        raise BrokenFileError(f"is not readable as parquet ({error})") from None
+
+
+def _batches(path: str) -> list[pa.RecordBatch]:
+    """All record batches of an Arrow file or stream; memory-mapped, so only what is used is read."""
+    try:
+        source = open_file(path) if is_remote(path) else pa.memory_map(path)
+        try:
+            reader = pa.ipc.open_file(source)
+            return [reader.get_batch(i) for i in range(reader.num_record_batches)]
+        except pa.ArrowInvalid:
+            source.seek(0)
+            return list(pa.ipc.open_stream(source))
+    except (pa.ArrowException, OSError) as error:
+        raise BrokenFileError(f"is not readable as Arrow ({error})") from None
