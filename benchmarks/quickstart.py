@@ -94,7 +94,7 @@ def pretrain(size: Size) -> dict[str, Any]:
                     for pid in pids:
                         os.kill(pid, signal.SIGKILL)
                     break
-                time.sleep(0.05)
+                time.sleep(0.5)
             process.wait()
         if launch(size).wait():
             sys.exit("quickstart: pretraining failed")

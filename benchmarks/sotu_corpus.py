@@ -4,7 +4,7 @@ Every eighth document is held out, of everything: no text that a score is measur
 removed from the labelled paragraphs, so that the era is not read off a date.
 
 - pretraining: a paragraph is a document (`train.jsonl`, `held_out.jsonl`)
-- era: which of four eras a paragraph is from (`era_train`, `era_dev`, `era_test`); few labels, where pretraining matters
+- era: which of four eras a paragraph is from (`era_train`, `era_dev`, `era_test`), from few labels
 - next: find the paragraph that follows, among the held-out ones (`next_test`), learning from plain text (`sentences`)
 """
 

@@ -31,17 +31,18 @@ class EngineConfig(Config):
     """How the step is executed; may change at every resume."""
 
     name: Literal["ddp", "deepspeed"] = Field("ddp", description="ddp also serves a single process")
-    zero_stage: Literal[1, 2, 3] = Field(1, description="deepspeed: shard optimizer (1), gradients (2), weights (3)")
+    zero_stage: Literal[1, 2, 3] | None = Field(
+        None, description="deepspeed: shard the optimizer (1, the default), gradients too (2), weights too (3)"
+    )
     precision: Literal["fp32", "bf16"] = Field("fp32", description="arithmetic; master weights and moments stay fp32")
     compile: bool = Field(False, description="torch.compile the model")
     timeout_seconds: float = Field(900.0, gt=0, description="a collective or a step that takes longer ends the job")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _stage_needs_deepspeed(cls, values: Any) -> Any:
-        if isinstance(values, dict) and "zero_stage" in values and values.get("name", "ddp") != "deepspeed":
+    @model_validator(mode="after")
+    def _stage_needs_deepspeed(self) -> "EngineConfig":
+        if self.zero_stage and self.name != "deepspeed":
             raise ValueError("engine.zero_stage needs engine.name: deepspeed")
-        return values
+        return self
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ class DeepSpeedEngine:
             skip_cpu_communication_build()
         deepspeed.init_distributed(dist_backend=torch.distributed.get_backend(), verbose=False)
         self.model = model
-        self.stage = config.zero_stage
+        self.stage = config.zero_stage or 1
         self.names = {id(parameter): name for name, parameter in model.named_parameters()}
         self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         self.rank = processes.rank
@@ -244,7 +245,7 @@ def deepspeed_settings(config: EngineConfig, optimizer: OptimizerConfig, rows: i
         "gradient_accumulation_steps": 1,
         "managed_gradient_accumulation": False,
         "gradient_clipping": optimizer.clip_norm,
-        "zero_optimization": {"stage": config.zero_stage, "overlap_comm": False},
+        "zero_optimization": {"stage": config.zero_stage or 1, "overlap_comm": False},
         "bf16": {"enabled": config.precision == "bf16"},
         "zero_allow_untested_optimizer": True,
         "steps_per_print": 1 << 62,

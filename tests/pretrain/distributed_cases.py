@@ -1,0 +1,153 @@
+"""Run by torchrun in 2 processes, once: many cases in one process group. Rank 0 prints one JSON object.
+
+Every engine takes the same synthetic batches: packed rows with masks, one micro-batch of which has no masked token.
+"""
+
+import json
+import logging
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from encoder import EncoderConfig, MaskedLanguageModel, load_model
+from pretrain.checkpoint import restore_optimizer, save_checkpoint
+from pretrain.clock import Clock
+from pretrain.engine import Engine, EngineConfig, build_engine
+from pretrain.optimizer import OptimizerConfig
+from pretrain.processes import find_processes, start_process_group, stop_process_group
+from pretrain.step import train_step
+
+ENGINES = {
+    "ddp": EngineConfig(),
+    "zero1": EngineConfig(name="deepspeed", zero_stage=1),
+    "zero2": EngineConfig(name="deepspeed", zero_stage=2),
+    "zero3": EngineConfig(name="deepspeed", zero_stage=3),
+}
+ROWS, T, V = 8, 24, 128
+torch.set_num_threads(1)
+ME = find_processes()
+OUT, STEPS = Path(sys.argv[1]), int(sys.argv[2])
+
+
+@dataclass
+class Rows:
+    """What `train_step` reads of a `data.Batch`."""
+
+    step: int
+    input_ids: Tensor
+    labels: Tensor
+    piece_lengths: list[list[int]]
+    documents: list[list[str]] = field(default_factory=list)
+    hash: int = 7
+
+    @property
+    def tokens(self) -> int:
+        return sum(map(sum, self.piece_lengths))
+
+
+def batch(step: int) -> Rows:
+    generator = torch.Generator().manual_seed(step)
+    ids = torch.randint(5, V, (ROWS, T), generator=generator)
+    labels = torch.where(torch.rand((ROWS, T), generator=generator) < 0.15, ids, -100)
+    labels[1] = -100  # with one row a micro-batch, one of them has no target
+    lengths = [[5 + row, T - 5 - row - row % 3] for row in range(ROWS)]
+    mine = slice(ME.rank, None, ME.world_size)
+    return Rows(step, ids[mine], labels[mine], lengths[mine])
+
+
+def model(dropout: float = 0.1) -> MaskedLanguageModel:
+    torch.manual_seed(0)
+    return MaskedLanguageModel(
+        EncoderConfig(
+            num_layers=2, hidden_size=32, num_heads=1, vocab_size=V, max_length=T, embedding_dropout=dropout,
+            hidden_dropout=dropout, attention_dropout=dropout,
+        )
+    )  # fmt: skip
+
+
+def engine_of(name: str, start: MaskedLanguageModel, **changes: Any) -> Engine:
+    config = ENGINES[name].model_copy(update=changes)
+    return build_engine(config, start.to(ME.device), OptimizerConfig(), ME, 2)
+
+
+def train(engine: Engine, steps: range, rows: int = 2, rate: float = 3e-3) -> list[float]:
+    losses = []
+    for step in steps:
+        result = train_step(
+            engine, batch(step), ME, Clock(), rows_per_device=rows, seed=0, label_smoothing=0.0, learning_rate=rate,
+            stop=False,
+        )  # fmt: skip
+        losses.append(result["loss"] if result["applied"] else None)
+    return losses
+
+
+def save(engine: Engine, step: int, name: str) -> Path:
+    failure = save_checkpoint(OUT / name, step, engine, {"encoder.json": engine.model.config.model_dump_json()}, ME)
+    assert failure is None, failure
+    return OUT / name / f"step_{step:08d}"
+
+
+def resumed(name: str, folder: Path, updates: int, steps: range) -> list[float]:
+    start = model()
+    start.load_state_dict(load_model(folder).state_dict())
+    engine = engine_of(name, start)
+    restore_optimizer(folder, engine, updates)
+    return train(engine, steps)
+
+
+def poisoned(name: str, precision: str) -> dict[str, Any]:
+    """A NaN on one rank in step 3: nobody may apply it, and the run goes on."""
+    engine = engine_of(name, model(), precision=precision)
+    before = train(engine, range(1, 3))
+    forward = engine.forward
+
+    def nan_on_rank_1(inputs: Any, last: bool) -> Any:
+        loss = forward(inputs, last)
+        return loss._replace(loss_sum=loss.loss_sum * (torch.nan if ME.rank == ME.world_size - 1 else 1.0))
+
+    weights = save(engine, 2, f"nan_{name}_{precision}_before")
+    engine.forward = nan_on_rank_1  # type: ignore[method-assign]
+    skipped = train(engine, range(3, 4))
+    engine.forward = forward  # type: ignore[method-assign]
+    after = save(engine, 3, f"nan_{name}_{precision}_after")
+    return {
+        "before": before,
+        "skipped": skipped,
+        "then": train(engine, range(4, 6)),
+        "folders": [str(weights), str(after)],
+    }
+
+
+def main() -> None:
+    start_process_group(ME, 60, always=True)
+    logging.disable(logging.WARNING)
+    result: dict[str, Any] = {"layouts": {}, "engines": {}, "resumed": {}, "nan": {}, "bf16": {}}
+    for name in ENGINES:
+        for rows in (1, 2, 4):
+            engine = engine_of(name, model(dropout=0.0))
+            losses = train(engine, range(1, 3), rows=rows, rate=1e-3)
+            result["layouts"][f"{name}_{rows}"] = {
+                "losses": losses,
+                "folder": str(save(engine, 2, f"{name}_rows_{rows}")),
+            }
+    folders = {}
+    for name in ENGINES:
+        engine = engine_of(name, model())
+        losses = train(engine, range(1, 4))
+        folders[name] = save(engine, 3, name)
+        result["engines"][name] = {"losses": losses + train(engine, range(4, STEPS + 1)), "folder": str(folders[name])}
+    for name in ENGINES:
+        for writer in ENGINES:
+            result["resumed"][f"{writer}_{name}"] = resumed(name, folders[writer], 3, range(4, min(STEPS, 43) + 1))
+        result["nan"][name] = poisoned(name, "fp32")
+        result["bf16"][name] = poisoned(name, "bf16")
+    if ME.is_main:
+        (OUT / "result.json").write_text(json.dumps(result))
+    stop_process_group()
+
+
+main()

@@ -1,0 +1,60 @@
+"""Start real runs under each launcher, and read what they wrote."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def read_metrics(run: Path, kind: str = "train") -> list[dict[str, Any]]:
+    """The lines of one kind in a run's history."""
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [entry for entry in map(json.loads, lines) if entry["kind"] == kind]
+
+
+LAUNCHERS: dict[str, list[str]] = {
+    "none": [sys.executable, "-m", "pretrain"],
+    "torchrun": [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node={n}", "-m", "pretrain",
+    ],
+    "accelerate": [
+        sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", "--config_file",
+        "launch/accelerate_2cpu.yaml", "--num_processes={n}", "--main_process_port=0", "-m", "pretrain",
+    ],
+    "deepspeed": [
+        sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus={n}", "--master_port={port}",
+        "--module", "pretrain",
+    ],
+}  # fmt: skip
+
+
+def start(
+    config: Path,
+    *overrides: str,
+    processes: int = 1,
+    launcher: str = "torchrun",
+    environment: dict[str, str] | None = None,
+) -> "subprocess.Popen[str]":
+    """Start `python -m pretrain` on so many processes from the repository's root."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [part.format(n=processes, port=port) for part in LAUNCHERS[launcher]]
+    return subprocess.Popen(
+        [*command, str(config), *overrides],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def run(config: Path, *overrides: str, **how: Any) -> tuple[int, str]:
+    """Start, wait (two minutes at most); exit code and output."""
+    process = start(config, *overrides, **how)
+    output, _ = process.communicate(timeout=120)
+    return process.returncode, output

@@ -1,0 +1,193 @@
+"""Whole runs in this process: resume, schedule, evaluation, history, refusals."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pretrain_runs import read_metrics
+from safetensors.torch import load_file
+
+from pretrain.__main__ import main
+from pretrain.evaluate import main as evaluate
+
+Write = Callable[..., Path]
+
+
+def losses(run: Path) -> list[float]:
+    return [entry["loss"] for entry in read_metrics(run)]
+
+
+def weights(run: Path, step: int) -> dict[str, torch.Tensor]:
+    folder = run / "checkpoints" / f"step_{step:08d}"
+    return load_file(folder / "model.safetensors") | load_file(folder / "optimizer.safetensors")
+
+
+def held_out(corpus: Path, every: int = 5) -> dict[str, Any]:
+    return {"every": every, "rows": 12, "sources": [{"path": str(corpus), "format": "jsonl"}]}
+
+
+@pytest.mark.parametrize("epochs", [None, 3])
+def test_r10_r09_a_resumed_run_is_the_straight_run(write_config: Write, tmp_path: Path, epochs: int | None) -> None:
+    main([str(write_config("straight", data__num_epochs=epochs))])
+    stopped = write_config("resumed", data__num_epochs=epochs)
+    # what a preemption at step 10 leaves: the run's folder up to its first checkpoint
+    main([str(stopped)])
+    run = tmp_path / "resumed"
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(line for line in lines if json.loads(line)["step"] <= 10))
+    (run / "checkpoints" / "step_00000020" / "COMPLETE").unlink()
+    main([str(stopped)])
+    assert losses(run) == losses(tmp_path / "straight")
+    hashes = [[entry["batch_hash"] for entry in read_metrics(folder)] for folder in (run, tmp_path / "straight")]
+    assert hashes[0] == hashes[1]
+    a, b = weights(run, 20), weights(tmp_path / "straight", 20)
+    assert all(torch.equal(a[name], b[name]) for name in b)
+
+
+def test_r11_the_rates_of_a_resumed_run_are_the_straight_runs_and_another_total_is_refused(
+    write_config: Write, tmp_path: Path
+) -> None:
+    schedule = {"name": "linear", "warmup_fraction": 0.1}
+    main([str(write_config(schedule=schedule, training={"num_steps": 20, "rows_per_device": 4}))])
+    rates = [entry["learning_rate"] for entry in read_metrics(tmp_path / "run")]
+    assert rates[:3] == pytest.approx([1.5e-3, 3e-3, 3e-3 * 17 / 18])
+    assert rates == sorted(rates[:2]) + sorted(rates[2:], reverse=True)
+    other = write_config(schedule=schedule, training={"num_steps": 40, "rows_per_device": 4})
+    with pytest.raises(ValueError, match=r"belongs to another run: 'training.num_steps' is 20 there and 40 here"):
+        main([str(other)])
+
+
+def test_r20_evaluations_change_nothing_and_agree(
+    write_config: Write, tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([str(write_config("without"))])
+    main([str(write_config("with", evaluation=held_out(corpus)))])
+    assert losses(tmp_path / "with") == losses(tmp_path / "without")
+    scores = read_metrics(tmp_path / "with", "eval")
+    assert [entry["step"] for entry in scores] == [5, 10, 15, 20]
+    capsys.readouterr()
+    evaluate([str(tmp_path / "with")])
+    evaluate([str(tmp_path / "with" / "checkpoints" / "step_00000020")])
+    first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert first["loss"] == second["loss"] == pytest.approx(scores[-1]["loss"], abs=1e-6)
+    assert first["masked_tokens"] == scores[-1]["masked_tokens"] > 0
+    assert first["loss"] > 1.0  # masked for real: an unmasked evaluation gives nearly 0
+
+
+def test_evaluation_does_not_depend_on_what_training_masks(write_config: Write, tmp_path: Path, corpus: Path) -> None:
+    counts = []
+    for name, rate in (("a", 0.15), ("b", 0.4)):
+        main([str(write_config(name, evaluation=held_out(corpus, 20), data__mask={"rate": rate}))])
+        counts.append(read_metrics(tmp_path / name, "eval")[0]["masked_tokens"])
+    assert counts[0] == counts[1]
+
+
+def test_r40_the_history_holds_every_step_and_marks_what_came_twice(write_config: Write, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    path = write_config(logging={"trackers": ["tensorboard", "wandb"]})
+    main([str(path)])
+    (run / "checkpoints" / "step_00000020" / "COMPLETE").unlink()  # as if killed at 20 with a checkpoint at 10
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "st')  # a torn line, as a kill leaves it
+    main([str(path)])
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    entries = [json.loads(line) for line in lines if line.endswith("}")]
+    train = [entry for entry in entries if entry["kind"] == "train"]
+    assert [entry["step"] for entry in train] == [*range(1, 21), *range(11, 21)]
+    assert [entry["step"] for entry in train if entry.get("repeated")] == list(range(11, 21))
+    assert [entry["resumed_from"] is not None for entry in entries if entry["kind"] == "start"] == [False, True]
+    folders = [p.name for p in (run / "wandb").glob("offline-run-*")]
+    assert len(folders) == 2
+    assert len({name.rsplit("-", 1)[1] for name in folders}) == 1  # one run id
+    assert list((run / "tensorboard").glob("events.*"))
+
+
+def test_r39_a_failing_tracker_never_stops_training(
+    write_config: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "tensorboard").write_text("a file where the folder should be")
+    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    main([str(write_config(logging={"trackers": ["tensorboard", "wandb"]}))])
+    assert len(losses(run)) == 20
+    assert json.loads((run / "status.json").read_text()) == {"state": "done", "step": 20, "reason": ""}
+
+
+def test_a_finite_corpus_ends_the_run(write_config: Write, tmp_path: Path) -> None:
+    main([str(write_config(data__num_epochs=1, training={"num_steps": 1000, "rows_per_device": 2}))])
+    train = read_metrics(tmp_path / "run")
+    assert 20 < len(train) < 1000
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "done"
+    assert (tmp_path / "run" / "checkpoints" / f"step_{train[-1]['step']:08d}" / "COMPLETE").exists()
+
+
+def test_a_line_of_the_history_has_what_is_promised(write_config: Write, tmp_path: Path) -> None:
+    main([str(write_config())])
+    promised = (
+        "step loss learning_rate grad_norm masked_tokens tokens batch_hash seconds data_wait tokens_per_second mfu fill"
+    )
+    train = read_metrics(tmp_path / "run")
+    assert all(set(promised.split()) <= entry.keys() for entry in train)
+    assert train[0]["loss"] == pytest.approx(5.5, abs=0.5)  # ln 256
+    assert [entry["tokens"] for entry in train] == sorted(entry["tokens"] for entry in train)
+    assert all(0 < entry["mfu"] < 2 for entry in train)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data__sequence_lenght": 64}, r"unknown key 'data.sequence_lenght'; did you mean 'data.sequence_length'\?"),
+        ({"encoder__num_heads": 5}, r"num_heads \(5\) must divide hidden_size \(32\)"),
+        ({"encoder__vocab_size": 100}, "more than encoder.vocab_size 100"),
+        ({"data__sources": [{"path": "nowhere/*.txt"}]}, r"nowhere/\*\.txt"),
+        ({"tokenizer": "nowhere"}, "no tokenizer.json in the folder 'nowhere'"),
+        ({"training__rows_per_device": 3}, "data.rows_per_step 8 is not a multiple of training.rows_per_device 3"),
+        ({"engine__zero_stage": 2}, "engine.zero_stage needs engine.name: deepspeed"),
+        ({"encoder__max_length": 16}, "data.sequence_length 32 is above encoder.max_length 16"),
+        ({"evaluation__every": 5}, "evaluation.every needs evaluation.sources"),
+    ],
+)
+def test_bad_input_is_one_line_before_anything_is_written(
+    write_config: Write, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message) as error:
+        main([str(write_config(**changes))])
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_text_column_is_named(write_config: Write, tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"text": "a b c"}\n{"txt": "d e f"}\n')
+    source = [{"path": str(tmp_path / "bad.jsonl"), "format": "jsonl"}]
+    with pytest.raises(ValueError, match=r"bad\.jsonl.*text"):
+        main([str(write_config(data__sources=source))])
+
+
+def test_a_run_folder_of_another_run_is_left_alone(write_config: Write, tmp_path: Path) -> None:
+    main([str(write_config())])
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    with pytest.raises(ValueError, match=r"'encoder.num_layers' is 2 there and 3 here"):
+        main([str(write_config(encoder__num_layers=3))])
+    assert before == {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*") if p.is_file()}
+
+
+def test_r12_an_explicit_half_written_checkpoint_is_refused(write_config: Write, tmp_path: Path) -> None:
+    main([str(write_config())])
+    folder = tmp_path / "run" / "checkpoints" / "step_00000020"
+    (folder / "COMPLETE").unlink()
+    with pytest.raises(ValueError, match="no whole checkpoint: half-written"):
+        evaluate([str(folder)])
+
+
+def test_two_runs_cannot_share_a_folder(write_config: Write, tmp_path: Path) -> None:
+    import fcntl
+
+    (tmp_path / "run").mkdir()
+    with (tmp_path / "run" / ".lock").open("a+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ValueError, match="in use by another running process"):
+            main([str(write_config())])
