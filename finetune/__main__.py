@@ -1,10 +1,11 @@
 """`python -m finetune CONFIG [key=value …]`: one task; alone or under torchrun or accelerate launch."""
 
-import os
 import sys
+from pathlib import Path
 
 from configs import load_config, run_command
 from finetune.config import FinetuneConfig
+from finetune.results import is_first_process, reported
 from finetune.run import run
 
 
@@ -12,8 +13,10 @@ def main(arguments: list[str]) -> int:
     """Run the configured task and print its scores."""
     if not arguments:
         raise ValueError("usage: python -m finetune CONFIG [key=value …]; --help lists the keys")
-    results = run(load_config(FinetuneConfig, arguments[0], arguments[1:]))
-    if int(os.environ.get("RANK", "0")) == 0:
+    config = load_config(FinetuneConfig, arguments[0], arguments[1:])
+    with reported(Path(config.run_dir)):
+        results = run(config)
+    if is_first_process():
         print(
             {key: results[key] for key in ("metric", "mean", "standard_deviation") if key in results}, file=sys.stderr
         )

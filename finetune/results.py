@@ -3,7 +3,10 @@ all.
 """
 
 import json
+import os
 import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,30 @@ def write_json(path: Path, value: Any) -> None:
     building.replace(path)
 
 
-def write_status(run_dir: Path, state: str, step: int = 0, reason: str = "") -> None:
-    """`status.json`: state running, done, preempted, bad_input or failed."""
-    write_json(run_dir / "status.json", {"state": state, "step": step, "reason": reason})
+def is_first_process() -> bool:
+    """Whether this process of the launch is the one that writes; known before there is a process group."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+@contextmanager
+def reported(run_dir: Path) -> Iterator[None]:
+    """Keep `status.json` true while the body runs: state running, then done, bad_input (ValueError) or failed."""
+
+    def write(state: str, reason: str = "") -> None:
+        if is_first_process():
+            run_dir.mkdir(parents=True, exist_ok=True)
+            write_json(run_dir / "status.json", {"state": state, "step": 0, "reason": reason})
+
+    try:
+        write("running")
+    except OSError as error:
+        raise ValueError(f"{run_dir}: cannot write there: {error.strerror}") from None
+    try:
+        yield
+    except ValueError as error:
+        write("bad_input", str(error))
+        raise
+    except BaseException as error:
+        write("failed", f"{type(error).__name__}: {error}")
+        raise
+    write("done")

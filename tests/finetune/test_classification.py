@@ -92,7 +92,7 @@ def test_r32_an_unknown_label_is_an_error_naming_the_row(encoder: str, tmp_path:
         ([{"text": "a", "label": "x"}, {"text": "b", "label": "x"}], "needs two classes"),
         (
             [{"text": "a", "label": "x"}, {"text": 3, "label": "y"}],
-            r":2: the column 'text' \\(for text\\) must be text, not int",
+            r":2: the column 'text' \(for text\) must be text, not int",
         ),
         ([{"text": "a", "label": "x"}, {"text": "b", "label": None}], r":2: the column 'label' \(for label\) is null"),
         ([{"text": "a", "label": "x"}, {"label": "y"}], r":2: the column 'text' \(for text\) is missing"),
