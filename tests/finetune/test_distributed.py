@@ -2,8 +2,6 @@
 
 import importlib.util
 import json
-import multiprocessing
-import runpy
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 import torch
 
 Results = dict[int, list[Any]]
+RunForked = Callable[[list[tuple[str, dict[str, Any]]]], None]
 LOSSES = ["unsupervised", "pairs", "triples", "cosent", "cosine", "classification"]
 
 
@@ -24,24 +23,6 @@ def load_cases_module(root: Path) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def launch(num_processes: int, script: Path, cases: Path, out: Path) -> None:
-    """Run the script in a group of processes, forked from a server that has imported everything once."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["finetune.run", "finetune.evaluate", "transformers.models.bert.modeling_bert"])
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    group = []
-    for rank in range(num_processes):
-        given = {"LAUNCH": (rank, num_processes, port, str(cases), str(out))}
-        group.append(context.Process(target=runpy.run_path, args=(str(script), given, "__main__")))
-    for process in group:
-        process.start()
-    for process in group:
-        process.join(timeout=120)
-        assert process.exitcode == 0
 
 
 def training_config(kind: str, folder: Path, model: str) -> dict[str, Any]:
@@ -71,7 +52,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def results(root: Path, folder: Path, make_encoder: Callable[[str], str], topics: dict[str, str]) -> Results:
+def results(
+    root: Path, folder: Path, make_encoder: Callable[[str], str], topics: dict[str, str], run_forked: RunForked
+) -> Results:
     """The results of all cases by number of processes."""
     module = load_cases_module(root)
     encoder = make_encoder("bert")
@@ -99,7 +82,10 @@ def results(root: Path, folder: Path, make_encoder: Callable[[str], str], topics
     found = {1: module.run_cases([*cases, *steps])}
     for processes, launched in ((2, [*cases, *steps]), (3, cases[1:])):
         (folder / "cases.json").write_text(json.dumps(launched))
-        launch(processes, root / "tests/finetune/distributed_cases.py", folder / "cases.json", folder / "out.json")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            common = (processes, free.getsockname()[1], str(folder / "cases.json"), str(folder / "out.json"))
+        run_forked([("distributed_cases.py", {"LAUNCH": (rank, *common)}) for rank in range(processes)])
         found[processes] = json.loads((folder / "out.json").read_text())
     found[3] = [None, *found[3]]
     return found

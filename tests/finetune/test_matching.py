@@ -1,8 +1,6 @@
 """The pooling and the score survive the folder (R30, R36); every kind of training file learns; dropout is checked."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,16 +82,16 @@ def test_r30_sentence_transformers_gives_our_vectors(
 
 
 def test_r36_the_score_after_training_is_the_score_of_the_folder(
-    encoder: str, topics: dict[str, str], sts: str, tmp_path: Path, root: Path
+    encoder: str, topics: dict[str, str], sts: str, tmp_path: Path, run_forked: Callable[[list[Any]], None]
 ) -> None:
     """In a new process, with nothing said about pooling; another pooling must be asked for and is printed."""
     config = configure(tmp_path, encoder, train=topics["train"], test=sts, pooling="max", training={"num_epochs": 8})
     results = run(config)
     path = tmp_path / "evaluate.yaml"
     path.write_text(f"task: matching\nmodel: x\nrun_dir: x\ntrain: {topics['train']}\ntest: {sts}\n")
-    command = [sys.executable, "-m", "finetune.evaluate", str(tmp_path / "run" / "model"), str(path)]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
-    again = json.loads(done.stdout.splitlines()[-1])
+    arguments = [str(tmp_path / "run" / "model"), str(path)]
+    run_forked([("memory_case.py", {"CASE": ("evaluate", arguments, str(tmp_path / "out"))})])
+    again = json.loads((tmp_path / "out.stdout").read_text())
     assert again["score"] == pytest.approx(results["seeds"][0]["test"], abs=1e-4)
     assert again["pooling"] == "max"
     other = configure(tmp_path, encoder, train=topics["train"], test=sts, pooling="cls")
