@@ -1,0 +1,211 @@
+"""Each launcher for real, with two processes; then what goes wrong in the world outside the process."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pretrain_runs import read_metrics, run, start
+from safetensors.torch import load_file
+
+from pretrain.__main__ import main
+
+Write = Callable[..., Path]
+
+
+def status(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "status.json").read_text())
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def steps_so_far(folder: Path) -> int:
+    path = folder / "metrics.jsonl"
+    return path.read_text().count('"kind": "train"') if path.exists() else 0
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "accelerate", "deepspeed", "none"])
+def test_every_launcher_trains_the_same_run(write_config: Write, tmp_path: Path, launcher: str) -> None:
+    engine = {"name": "deepspeed", "zero_stage": 1}
+    trackers = {"trackers": ["wandb"]}
+    config = write_config(engine=engine, logging=trackers, training={"num_steps": 4, "rows_per_device": 2})
+    processes = 1 if launcher == "none" else 2
+    code, output = run(config, "checkpoint.save_every=2", processes=processes, launcher=launcher)
+    assert code == 0, output
+    folder = tmp_path / "run"
+    assert status(folder) == {"state": "done", "step": 4, "reason": ""}
+    started = read_metrics(folder, "start")[0]
+    assert started["processes"] == len(set(started["pids"])) == processes
+    # r39: one tracking run whatever the number of processes; r14: the sharded save came back
+    assert len(list((folder / "wandb").glob("offline-run-*"))) == 1
+    assert sorted(p.name for p in (folder / "checkpoints").iterdir()) == ["step_00000002", "step_00000004"]
+    losses = [entry["loss"] for entry in read_metrics(folder)]
+    rates = [entry["learning_rate"] for entry in read_metrics(folder)]
+    reference_config = write_config("reference", training={"num_steps": 4, "rows_per_device": 2})
+    main([str(reference_config)])
+    reference = read_metrics(tmp_path / "reference")
+    assert losses == pytest.approx([entry["loss"] for entry in reference], abs=1e-5)
+    assert rates == [entry["learning_rate"] for entry in reference]
+
+
+def test_r18_r39_four_processes_have_the_same_rates_and_one_tracking_run(write_config: Write, tmp_path: Path) -> None:
+    training = {"num_steps": 5, "rows_per_device": 2}
+    rates = {}
+    for processes in (1, 4):
+        config = write_config(f"of_{processes}", training=training, logging={"trackers": ["wandb"]})
+        code, output = run(config, processes=processes)
+        assert code == 0, output
+        folder = tmp_path / f"of_{processes}"
+        rates[processes] = [
+            (entry["learning_rate"], entry["masked_tokens"], entry["tokens"]) for entry in read_metrics(folder)
+        ]
+        assert len(list((folder / "wandb").glob("offline-run-*"))) == 1
+    assert rates[1] == rates[4]
+
+
+def test_r06_r08_ranks_that_run_out_at_different_times_end_together(write_config: Write, tmp_path: Path) -> None:
+    for number, count in enumerate((10, 1, 7)):
+        texts = [f"bal bel bil {'bol ' * (6 if i % 2 else 1)}" for i in range(count)]
+        (tmp_path / f"{number}.txt").write_text("\n".join(texts) + "\n")
+    source = [{"path": str(tmp_path / "*.txt"), "format": "text"}]
+    training = {"num_steps": 100, "rows_per_device": 1}
+    config = write_config(
+        data__sources=source, data__num_epochs=1, data__rows_per_step=2, data__num_lanes=2, training=training
+    )
+    code, output = run(config, processes=2)
+    assert code == 0, output
+    folder = tmp_path / "run"
+    last = read_metrics(folder)[-1]["step"]
+    assert 0 < last < 100
+    assert status(folder) == {"state": "done", "step": last, "reason": ""}
+    assert (folder / "checkpoints" / f"step_{last:08d}" / "COMPLETE").exists()
+
+
+def test_bad_input_exits_with_2_and_one_line(write_config: Write) -> None:
+    code, output = run(write_config(encoder__num_headz=3), launcher="none")
+    assert code == 2
+    assert output.count("\n") == 1
+    assert "unknown key 'encoder.num_headz'; did you mean 'encoder.num_heads'?" in output
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_saves_and_asks_to_be_requeued(write_config: Write, tmp_path: Path, number: signal.Signals) -> None:
+    folder = tmp_path / "run"
+    config = write_config(training={"num_steps": 2000, "rows_per_device": 2}, checkpoint={"save_every": 1000})
+    process = start(config, launcher="none")
+    until(lambda: steps_so_far(folder) >= 3)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, output
+    reached = status(folder)
+    assert reached["state"] == "preempted"
+    assert (folder / "checkpoints" / f"step_{reached['step']:08d}" / "COMPLETE").exists()
+
+
+def test_a_rank_that_dies_ends_the_job_and_the_run_goes_on_bit_equal(write_config: Write, tmp_path: Path) -> None:
+    engine = {"name": "deepspeed", "zero_stage": 2}
+    training = {"num_steps": 60, "rows_per_device": 2}
+    straight = write_config("straight", engine=engine, training=training)
+    assert run(straight, processes=2)[0] == 0
+    killed = write_config("killed", engine=engine, training=training, checkpoint={"save_every": 5})
+    folder = tmp_path / "killed"
+    process = start(killed, processes=2)
+    until(lambda: steps_so_far(folder) >= 8)
+    os.kill(read_metrics(folder, "start")[0]["pids"][1], signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert run(killed, processes=2)[0] == 0
+    by_step = {entry["step"]: (entry["loss"], entry["batch_hash"]) for entry in read_metrics(folder)}
+    expected = {entry["step"]: (entry["loss"], entry["batch_hash"]) for entry in read_metrics(tmp_path / "straight")}
+    assert by_step == expected
+
+
+def test_a_hung_rank_is_ended_by_the_watchdog_with_its_stacks(write_config: Write, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    config = write_config(training={"num_steps": 5000, "rows_per_device": 2}, engine={"timeout_seconds": 6})
+    process = start(config, processes=2)
+    until(lambda: steps_so_far(folder) >= 3)
+    pids = read_metrics(folder, "start")[0]["pids"]
+    os.kill(pids[1], signal.SIGSTOP)
+    began = time.monotonic()
+    until(lambda: status(folder)["state"] == "failed", 40)
+    os.kill(pids[1], signal.SIGCONT)
+    process.communicate(timeout=60)
+    assert time.monotonic() - began < 60
+    assert process.returncode != 0
+    assert (folder / "stacks_rank_0.txt").exists() or "time" in status(folder)["reason"].lower()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_r12_kills_at_random_moments_lose_nothing(write_config: Write, tmp_path: Path, processes: int) -> None:
+    """20 rounds of kill -9 of every rank, often in the middle of a save; then the run ends like the straight one."""
+    rng = random.Random(processes)
+    training = {"num_steps": 400, "rows_per_device": 2}
+    straight = write_config("straight", training=training)
+    assert run(straight, processes=processes)[0] == 0
+    config = write_config("killed", training=training, checkpoint={"save_every": 2, "keep_last": 2})
+    folder = tmp_path / "killed"
+    for _ in range(20):
+        began = steps_so_far(folder)
+        process = start(config, processes=processes)
+        until(lambda began=began, process=process: steps_so_far(folder) > began or process.poll() is not None)
+        time.sleep(rng.uniform(0, 0.5))
+        if process.poll() is not None:
+            break
+        for pid in read_metrics_safely(folder)[-1]["pids"]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        process.communicate(timeout=60)
+    assert run(config, processes=processes)[0] == 0
+    killed = {entry["step"]: (entry["loss"], entry["batch_hash"]) for entry in read_metrics_safely(folder, "train")}
+    expected = {entry["step"]: (entry["loss"], entry["batch_hash"]) for entry in read_metrics(tmp_path / "straight")}
+    assert killed == expected
+
+
+def read_metrics_safely(folder: Path, kind: str = "start") -> list[dict[str, Any]]:
+    """As `read_metrics`, passing over lines that a kill tore."""
+    entries = []
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        try:
+            entries.append(json.loads(line))
+        except ValueError:
+            continue
+    return [entry for entry in entries if entry["kind"] == kind]
+
+
+def test_a_full_disk_keeps_the_last_whole_checkpoint(write_config: Write, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]).returncode:
+        pytest.skip("needs the right to mount a small tmpfs")
+    try:
+        # about 0.65 MB a checkpoint: two or three fit
+        config = write_config(run_dir=str(disk / "run"), checkpoint={"save_every": 2, "keep_last": 50})
+        code, output = run(config, launcher="none")
+        folder = disk / "run"
+        assert code == 1
+        assert "no checkpoint was written" in output
+        assert "the disk is full" in output
+        assert "bytes needed" in output
+        assert status(folder)["state"] in ("failed", "running")
+        whole = sorted((folder / "checkpoints").glob("step_*/COMPLETE"))
+        assert whole
+        newest = load_file(whole[-1].parent / "model.safetensors")
+        assert all(bool(torch.isfinite(tensor).all()) for tensor in newest.values())
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
