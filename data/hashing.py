@@ -5,6 +5,7 @@ and the numbers do not depend on the version of a random generator.
 """
 
 import hashlib
+from array import array
 from collections.abc import Sequence
 
 import numpy as np
@@ -42,11 +43,10 @@ def permutation(start: int, size: int) -> NDArray[np.int64]:
 
 
 def row_hash(index: int, input_ids: NDArray[np.int32], labels: NDArray[np.int32], lengths: Sequence[int]) -> int:
-    """64-bit hash of one row: its index in the step, what the model sees, and where its pieces end."""
-    digest = hashlib.blake2b(digest_size=8)
-    digest.update(np.array([index, len(lengths), *lengths], dtype="<i4").tobytes())
-    digest.update(input_ids.astype("<i4").tobytes())
-    digest.update(labels.astype("<i4").tobytes())
+    """64-bit hash of one row: its index in the step, what the model sees, its labels, and where its pieces end."""
+    digest = hashlib.blake2b(array("i", (index, len(lengths), *lengths)), digest_size=8)
+    digest.update(input_ids.data)
+    digest.update(labels.data)
     return int.from_bytes(digest.digest(), "little")
 
 

@@ -130,11 +130,15 @@ class BatchLoader:
         order = sorted(range(len(index)), key=index.__getitem__)
         lengths = [row for part in parts for row in part.piece_lengths]
         documents = [row for part in parts for row in part.documents]
-        where = torch.tensor(order)
+        input_ids, labels = parts[0].input_ids, parts[0].labels
+        if len(parts) > 1:
+            where = torch.tensor(order)
+            input_ids = torch.cat([part.input_ids for part in parts])[where]
+            labels = torch.cat([part.labels for part in parts])[where]
         return Batch(
             step=step,
-            input_ids=torch.cat([part.input_ids for part in parts])[where].long(),
-            labels=torch.cat([part.labels for part in parts])[where].long(),
+            input_ids=input_ids.long(),
+            labels=labels.long(),
             piece_lengths=[lengths[i] for i in order],
             documents=[documents[i] for i in order],
             tokens=sum(map(sum, lengths)),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from data.tokens import U32, WORD_BEGINS, Encoder
+from data.tokens import U32, WORD_BEGINS, Encoder, to_array
 
 _CHINESE = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2FA1F))  # as BERT's normalizer splits
 
@@ -19,7 +19,7 @@ def encode_words(encoder: Encoder, texts: Sequence[str]) -> list[U32]:
     for text, encoding in zip(
         texts, encoder.tokenizer.encode_batch(list(texts), add_special_tokens=False), strict=True
     ):
-        ids = np.array(encoding.ids, np.uint32)
+        ids = to_array(encoding.ids)
         words = np.array(encoding.word_ids, float)  # None, of a special token, becomes nan: never equal
         begins = np.ones(len(ids), bool)
         begins[1:] = words[1:] != words[:-1]
