@@ -47,9 +47,10 @@ def export_folder(checkpoint: Path, tokenizer: Path, out: Path, model_card: str)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as temporary:
         folder = Path(temporary) / out.name
-        _write(model, tokenizer, folder)
+        _write_tokenizer(model.config, tokenizer, folder)
+        write_weights(model, folder)
         (folder / "README.md").write_text(model_card, encoding="utf-8")
-        report = _prove(model, folder)
+        report = prove(model, folder)
         (folder / REPORT_FILE).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
         if out.exists():
             out.rename(Path(temporary) / "replaced")
@@ -57,22 +58,28 @@ def export_folder(checkpoint: Path, tokenizer: Path, out: Path, model_card: str)
     return float(report["max_difference"])
 
 
-def _write(model: MaskedLanguageModel, tokenizer: Path, folder: Path) -> None:
+def write_weights(model: MaskedLanguageModel, folder: Path) -> None:
+    """Weights and configuration of `model` as transformers saves them; the shape must have a home."""
     config = model.config
+    weights = {name: tensor for name, tensor in model.state_dict().items() if name != TIED}
+    model_type = next(model_type for model_type, home in HOMES.items() if home == config.home)
+    theirs = AutoModelForMaskedLM.from_config(
+        AutoConfig.for_model(model_type, **to_home_values(config)), dtype=torch.float32
+    )
+    result = theirs.load_state_dict(to_home(weights, config), strict=False)
+    assert not result.unexpected_keys, result.unexpected_keys
+    assert set(result.missing_keys) <= set(theirs.all_tied_weights_keys), result.missing_keys
+    theirs.save_pretrained(folder)
+
+
+def _write_tokenizer(config: EncoderConfig, tokenizer: Path, folder: Path) -> None:
+    """The tokenizer, told which inputs the model takes and how long they may be."""
     fast = AutoTokenizer.from_pretrained(tokenizer)
     if len(fast) > config.known_vocab_size:
         raise ValueError(f"{tokenizer} has {len(fast)} tokens, the model's vocab_size is {config.vocab_size}")
     inputs = ["input_ids", "attention_mask"] + (["token_type_ids"] if config.num_segments else [])
     fast.model_input_names = fast.init_kwargs["model_input_names"] = inputs
     fast.model_max_length = fast.init_kwargs["model_max_length"] = config.known_max_length
-    weights = {name: tensor for name, tensor in model.state_dict().items() if name != TIED}
-    home = next(model_type for model_type, name in HOMES.items() if name == config.home)
-    theirs = AutoModelForMaskedLM.from_config(AutoConfig.for_model(home, **to_home_values(config)), dtype=torch.float32)
-    result = theirs.load_state_dict(to_home(weights, config), strict=False)
-    tied = set(theirs.all_tied_weights_keys)
-    assert not result.unexpected_keys, result.unexpected_keys
-    assert set(result.missing_keys) <= tied, result.missing_keys
-    theirs.save_pretrained(folder)
     fast.save_pretrained(folder)
 
 
@@ -119,8 +126,11 @@ def _read_all(folder: Path) -> dict[str, Tensor]:
     return {name: tensor for file in files for name, tensor in read_weights(file).items()}
 
 
-def _prove(model: MaskedLanguageModel, folder: Path) -> dict[str, Any]:
-    """Compare with the folder reloaded in a fresh process; RuntimeError when they differ."""
+def prove(model: MaskedLanguageModel, folder: Path) -> dict[str, Any]:
+    """Compare `model` (in evaluation mode) with `folder` reloaded in a fresh process.
+
+    Returns the differences and the versions; RuntimeError when they are too large, or the folder does not load.
+    """
     input_ids, keep = _probe_batch(model.config)
     with torch.no_grad():
         hidden = model.encoder.hidden(input_ids, keep)
