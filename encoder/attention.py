@@ -53,10 +53,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, layout: Documents | Padding, rotation: Rotation | None) -> Tensor:
         """x (…, H) to (…, H)."""
-        qkv = self.qkv(x).unflatten(-1, (3, self.config.num_heads, self.config.head_size))
-        query, key, value = qkv.unbind(-3)
-        if rotation is not None:
-            query, key = rotate(query, *rotation), rotate(key, *rotation)
+        query, key, value = self._heads(x, rotation)
         dropout = self.config.attention_dropout if self.training else 0.0
         if isinstance(layout, Padding):
             attended = padded_attention(query, key, value, layout.keep, self.window, dropout)
@@ -65,6 +62,22 @@ class Attention(nn.Module):
         else:
             attended = grouped_attention(query, key, value, layout, self.window, dropout)
         return self.output(attended.flatten(-2))
+
+    def weights(self, x: Tensor, rotation: Rotation | None) -> Tensor:
+        """The attention weights of one document, x (T, H) to (A, T, T); for looking inside, not for training."""
+        query, key, _ = self._heads(x, rotation)
+        scores = torch.einsum("qad,kad->aqk", query, key) * self.config.head_size**-0.5
+        if self.window is not None:
+            scores = scores.masked_fill(~band(len(x), self.window, x.device), -torch.inf)
+        return scores.softmax(-1)
+
+    def _heads(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value (…, A, D) of x (…, H), the first two turned by their positions."""
+        qkv = self.qkv(x).unflatten(-1, (3, self.config.num_heads, self.config.head_size))
+        query, key, value = qkv.unbind(-3)
+        if rotation is not None:
+            query, key = rotate(query, *rotation), rotate(key, *rotation)
+        return query, key, value
 
 
 def padded_attention(

@@ -1,0 +1,127 @@
+"""`python -m pretrain.inspect MODEL_OR_CHECKPOINT TEXT [key=value …]`: what an encoder does with a text.
+
+Prints the best fill-ins of each mask in the text, and by layer the norms, activations and the entropy of attention by
+head; writes the attention maps of a layer, or of one of its heads, as a PNG. Reads an exported or published folder, a
+checkpoint, or a run. Cost: one forward pass.
+"""
+
+import math
+from pathlib import Path
+
+import torch
+from pydantic import Field
+from rich.console import Console
+from rich.table import Table
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from configs import Config, run_command
+from configs.loader import validate
+from data.tokens import load_encoder
+from encoder import MaskedLanguageModel, check_bounds, load_model
+from encoder.inspection import LayerView, look_inside
+from pretrain.run_folder import RunFolder
+
+USAGE = "usage: python -m pretrain.inspect MODEL_OR_CHECKPOINT TEXT [key=value …]"
+
+
+class InspectConfig(Config):
+    """What is shown."""
+
+    fill_ins: int = Field(5, ge=1, description="fill-ins shown for each mask")
+    layer: int = Field(-1, description="layer of the attention maps; -1 is the last")
+    head: int | None = Field(None, ge=0, description="head of the attention map; none: all heads of the layer")
+    png: str = Field("attention.png", description="file of the attention maps; empty: none")
+
+
+def open_model(path: Path) -> tuple[MaskedLanguageModel, Path]:
+    """The model and the tokenizer folder of an exported folder, a checkpoint or a run."""
+    if (path / "config.json").exists():
+        return load_model(path), path
+    run, checkpoint = RunFolder.locate(path)
+    return load_model(checkpoint), run.tokenizer
+
+
+def fill_ins(logits: Tensor, input_ids: list[int], mask_id: int, tokenizer: Tokenizer, count: int) -> list[str]:
+    """A line for each mask: its place and the `count` likeliest tokens with their probabilities; logits (T, V)."""
+    lines = []
+    rows = logits[:, : tokenizer.get_vocab_size()]
+    for place in (number for number, token in enumerate(input_ids) if token == mask_id):
+        best = rows[place].softmax(-1).topk(min(count, rows.shape[1]))
+        found = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        words = ", ".join(f"{tokenizer.id_to_token(token)} {probability:.3f}" for token, probability in found)
+        lines.append(f"mask at token {place}: {words}")
+    return lines
+
+
+def layer_table(views: list[LayerView], length: int) -> Table:
+    """A row a layer; entropies by head."""
+    table = Table(title=f"{length} tokens; uniform attention has entropy {math.log(length):.2f}")
+    for column in ("layer", "norm", "max", "attention adds", "feed-forward adds", "active", "entropy by head (nat)"):
+        table.add_column(column, justify="right")
+    for number, view in enumerate(views):
+        table.add_row(
+            str(number),
+            f"{view.hidden_norm:.2f}",
+            f"{view.hidden_max:.2f}",
+            f"{view.attention_share:.0%}",
+            f"{view.feed_forward_share:.0%}",
+            f"{view.active:.0%}",
+            " ".join(f"{entropy:.2f}" for entropy in view.entropy.tolist()),
+        )
+    return table
+
+
+def draw_attention(view: LayerView, tokens: list[str], layer: int, head: int | None, png: Path) -> None:
+    """Write the attention maps of one layer: one head, or all side by side."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    heads = range(len(view.attention)) if head is None else [head]
+    columns = min(4, len(heads))
+    rows = math.ceil(len(heads) / columns)
+    side = max(3.0, 0.18 * len(tokens))
+    figure = Figure(figsize=(side * columns, side * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    for number, axes in zip(heads, figure.subplots(rows, columns, squeeze=False).flat, strict=False):
+        axes.imshow(view.attention[number].numpy(), vmin=0.0, cmap="viridis")
+        axes.set_title(f"layer {layer}, head {number}")
+        axes.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=6)
+        axes.set_yticks(range(len(tokens)), tokens, fontsize=6)
+    for axes in figure.axes[len(heads) :]:
+        axes.remove()
+    png.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(png, dpi=120)
+
+
+def main(arguments: list[str]) -> None:
+    """Show the fill-ins, attention and activations of TEXT.
+
+    usage: python -m pretrain.inspect MODEL_OR_CHECKPOINT TEXT [key=value …]
+    """
+    if len(arguments) < 2:
+        raise ValueError(USAGE)
+    values = {key: value for key, _, value in (argument.partition("=") for argument in arguments[2:])}
+    config = validate(InspectConfig, values, "command line")
+    model, folder = open_model(Path(arguments[0]))
+    vocabulary = load_encoder(str(folder))
+    encoding = vocabulary.tokenizer.encode(arguments[1])
+    input_ids = torch.tensor(encoding.ids)
+    check_bounds(model.config, input_ids, len(input_ids))
+    layer = config.layer + model.config.num_layers if config.layer < 0 else config.layer
+    if not 0 <= layer < model.config.num_layers:
+        raise ValueError(f"layer {config.layer}: the model has {model.config.num_layers} layers, from 0")
+    if config.head is not None and config.head >= model.config.num_heads:
+        raise ValueError(f"head {config.head}: the model has {model.config.num_heads} heads a layer, from 0")
+    logits, views = look_inside(model, input_ids)
+    console = Console()
+    lines = fill_ins(logits, encoding.ids, vocabulary.special.mask, vocabulary.tokenizer, config.fill_ins)
+    console.print("\n".join(lines) or "no mask in the text", markup=False, highlight=False)
+    console.print(layer_table(views, len(input_ids)))
+    if config.png:
+        draw_attention(views[layer], encoding.tokens, layer, config.head, Path(config.png))
+        console.print(f"attention of layer {layer}: {config.png}", markup=False)
+
+
+if __name__ == "__main__":
+    run_command(main, InspectConfig, USAGE)
