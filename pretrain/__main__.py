@@ -66,8 +66,8 @@ def main(arguments: list[str]) -> int:
         return _train(config, processes, folder, checkpoint, found.broken, progress, loader)
     except BaseException as error:
         if processes.is_main:
-            state = "bad_input" if isinstance(error, ValueError) else "failed"
-            folder.write_status(state, reason=f"{type(error).__name__}: {error}")
+            reason = f"{type(error).__name__}: {error}"
+            folder.write_status("bad_input" if isinstance(error, ValueError) else "failed", reason=reason)
         raise
     finally:
         stop_process_group()

@@ -210,7 +210,7 @@ class DeepSpeedEngine:
             group, offset, size = zero.grad_position[zero.get_param_id(parameter)]
             flat = zero.fp32_partitioned_groups_flat[group]
             start = self.rank * size
-            size = min(size, parameter.ds_numel - start)
+            size = min(size, self.shapes[self.names[id(parameter)]].numel() - start)
             if size > 0:
                 yield self._shard(parameter, flat, zero.optimizer.state[flat], offset, size, start)
 

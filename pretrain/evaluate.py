@@ -45,9 +45,9 @@ def evaluate(
     counts = torch.zeros(config.encoder.known_vocab_size, dtype=torch.int64, device=device)
     with torch.no_grad():
         for inputs in _held_out(config, tokenizer, processes):
-            loss = forward(inputs)
+            result = forward(inputs)
             targets = inputs[3]
-            sums += torch.stack([loss.loss_sum.double(), loss.num_correct.double(), sums.new_tensor(len(targets))])
+            sums += torch.stack([result.loss_sum.double(), result.num_correct.double(), sums.new_tensor(len(targets))])
             counts += torch.bincount(targets, minlength=len(counts))
     loss_sum, correct, masked = processes.sum_tensor(sums)
     if not masked:

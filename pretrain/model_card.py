@@ -38,7 +38,8 @@ vectors = model(**tokenizer(["a sentence"], return_tensors="pt")).last_hidden_st
 ## Training
 
 {step} steps of {data.rows_per_step} rows of {data.sequence_length} tokens, {training["tokens"]:,} tokens in all, \
-{data.mask.rate:.0%} of them masked (by {data.mask.unit}; mask/random/kept {list(data.mask.replace)}), seed {config.seed}.
+{data.mask.rate:.0%} of them masked (by {data.mask.unit}; mask, random, kept: {list(data.mask.replace)}); \
+seed {config.seed}.
 
 Sources:
 

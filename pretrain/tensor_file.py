@@ -33,7 +33,7 @@ class TensorFile:
         """Append `tensor`: the next name of `shapes`, fp32 on the CPU."""
         assert name == self._expected.pop(0), name
         assert tensor.numel() == _numel(self._shapes[name]), name
-        self._file.write(memoryview(tensor.contiguous().view(-1).numpy()).cast("B"))
+        self._file.write(tensor.contiguous().view(-1).numpy().data)
 
     def flush(self) -> None:
         """Bring everything to disk, once every tensor is there."""
