@@ -15,7 +15,7 @@ from finetune.columns import check_roles
 from finetune.config import FinetuneConfig
 from finetune.engine import make_accelerator
 from finetune.run import score_files
-from finetune.serving import facts_of, load_task
+from finetune.serving import facts_of, load_served_model, load_task
 from finetune.tasks import TASKS
 
 
@@ -30,7 +30,7 @@ def evaluate(folder: str, config: FinetuneConfig) -> tuple[dict[str, Any], bool]
     task = load_task(folder, facts, config)
     check_roles([*config.train, *config.dev, *config.test], TASKS[config.task].roles, config.columns)
     accelerator = make_accelerator(config.precision)
-    model = task.build(folder, from_scratch=False).to(accelerator.device)
+    model = load_served_model(task, folder, {**facts, "task": config.task}, accelerator)
     scores = score_files(config, task, model, paths, accelerator)
     result = {
         "task": config.task,

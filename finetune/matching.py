@@ -42,14 +42,17 @@ class SentenceEncoder(nn.Module):
         width = encoder.config.hidden_size
         self.projection = nn.Sequential(nn.Linear(width, width), nn.Tanh()) if with_projection else None
 
-    def forward(self, inputs: dict[str, Tensor]) -> Tensor:
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """Padded inputs (rows, length) -> vectors (rows, width)."""
         first_last = self.pooling == "first_last"
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if token_type_ids is not None:
+            inputs["token_type_ids"] = token_type_ids
         output = self.encoder(**inputs, output_hidden_states=first_last)
         states = output.last_hidden_state
         if first_last:
             states = (output.hidden_states[1] + output.hidden_states[-1]) / 2
-        vectors = pool(states, inputs["attention_mask"], self.pooling)
+        vectors = pool(states, attention_mask, self.pooling)
         return self.projection(vectors) if self.projection is not None and self.training else vectors
 
 
@@ -124,7 +127,7 @@ class Matching:
         count = len(examples[0].encodings)
         encodings = [example.encodings[i] for i in range(count) for example in examples]
         device = next(model.parameters()).device
-        return list(model(self.inputs.pad(encodings, device)).float().chunk(count))
+        return list(model(**self.inputs.pad(encodings, device)).float().chunk(count))
 
     def loss(self, model: nn.Module, examples: list[Example]) -> Tensor:
         if self.kind == ("text",):  # the same text twice: two dropouts

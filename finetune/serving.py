@@ -7,6 +7,7 @@ answerer works too). Nothing about pooling, labels or length has to be repeated 
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from finetune.engine import Precision, make_accelerator
 from finetune.folder import has_facts, read_facts
 from finetune.inference import predictions
 from finetune.inputs import load_inputs, load_model_config, quiet_transformers
+from finetune.onnx_graph import GRAPH, OUTPUTS, OnnxModel
 from finetune.pooling import stored_pooling
 from finetune.protocol import Task
 from finetune.tasks import TASKS
@@ -74,22 +76,42 @@ def load_task(folder: str, facts: dict[str, Any], config: FinetuneConfig) -> Tas
     return TASKS[config.task].task.from_facts(config, inputs, facts)
 
 
+def load_served_task(folder: str, facts: dict[str, Any], options: ServingConfig) -> Task:
+    """The task of a folder for predicting with `options`."""
+    config = FinetuneConfig(
+        task=facts["task"],
+        model=folder,
+        run_dir="",
+        train=[""],
+        pooling=options.pooling,
+        max_length=options.max_length,
+        columns=options.columns,
+        metric=facts.get("metric"),
+        answering=facts.get("answering", {}),
+    )
+    return load_task(folder, facts, config)
+
+
+def load_served_model(task: Task, folder: str, facts: dict[str, Any], accelerator: Accelerator) -> torch.nn.Module:
+    """The folder's model where this process computes; its ONNX graph when that is what it has."""
+    graph = Path(folder) / GRAPH
+    if graph.exists() and not (Path(folder) / "model.safetensors").exists():
+        return OnnxModel(graph, OUTPUTS[facts["task"]])
+    return task.build(folder, from_scratch=False).to(accelerator.device).eval()
+
+
 class Server:
     """Predictions of a file by a folder's model, a row at a time, in order; only the main process should write."""
 
     def __init__(self, folder: str, facts: dict[str, Any], kinds: Sequence[Kind], path: str, options: ServingConfig):
         self.path, self.options = path, options
-        wanted = FinetuneConfig(
-            task=facts["task"], model=folder, run_dir="", train=[path], pooling=options.pooling,
-            max_length=options.max_length, columns=options.columns, answering=facts.get("answering", {}),
-        )  # fmt: skip
-        self.task = load_task(folder, facts, wanted)
+        self.task = load_served_task(folder, facts, options)
         check_roles([path], list(dict.fromkeys(role for kind in kinds for role in kind)), options.columns)
         self.kind = kind_of(path, kinds, options.columns)
         # a first pass: a bad row is named before any work is done
         self.num_rows = sum(1 for _ in read_kind(path, self.kind, options.columns))
         self.accelerator: Accelerator = make_accelerator(options.precision)
-        self.model: torch.nn.Module = self.task.build(folder, from_scratch=False).to(self.accelerator.device).eval()
+        self.model = load_served_model(self.task, folder, facts, self.accelerator)
 
     @property
     def writes(self) -> bool:
