@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ class Size:
 SIZES = {
     "full": Size(5000, (), (), 2000),
     "tiny": Size(
-        12,
+        40,
         ("encoder.num_layers=1", "encoder.hidden_size=32", "encoder.num_heads=1", "data.num_lanes=2",
          "data.window_documents=32", "checkpoint.save_every=4", "evaluation.every=6", "evaluation.rows=16"),
         ("seeds=[0]", "training.num_epochs=1"), 16,
@@ -77,28 +78,39 @@ def history() -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("}")]
 
 
+def last_step() -> int:
+    """The step of the history's last whole line, read from its end."""
+    path = RUN / "metrics.jsonl"
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 4096))
+        lines = [line for line in file.read().split(b"\n") if line.startswith(b"{") and line.endswith(b"}")]
+    return int(json.loads(lines[-1])["step"]) if lines else 0
+
+
 def pretrain(size: Size) -> dict[str, Any]:
     """Train with two DeepSpeed processes; the first time, kill both without warning half-way, then go on."""
     save_every = 4 if size.steps < 500 else 500
     kill_after = size.steps // 2 // save_every * save_every + save_every // 2
     if not any(entry["kind"] == "stop" for entry in history()):
-        if not any(entry["kind"] == "train" and entry["step"] >= kill_after for entry in history()):
-            process = launch(size)
-            while process.poll() is None:
-                entries = history()
-                if any(entry["kind"] == "train" and entry["step"] >= kill_after for entry in entries):
-                    pids = next(entry["pids"] for entry in reversed(entries) if entry["kind"] == "start")
-                    console.print(
-                        f"  kill -9 of both processes after step {entries[-1]['step']}, as a preemption would"
-                    )
-                    for pid in pids:
-                        os.kill(pid, signal.SIGKILL)
-                    break
-                time.sleep(0.5)
-            process.wait()
+        if last_step() < kill_after:
+            kill_at(kill_after, launch(size))
         if launch(size).wait():
             sys.exit("quickstart: pretraining failed")
     return resume_report()
+
+
+def kill_at(step: int, launcher: "subprocess.Popen[bytes]") -> None:
+    """Kill -9 every process of the run once it is past `step`, as a preemption without warning would."""
+    while launcher.poll() is None and last_step() < step:
+        time.sleep(0.05)
+    if launcher.poll() is None:
+        console.print(f"  kill -9 of both processes after step {last_step()}")
+        for pid in next(entry["pids"] for entry in reversed(history()) if entry["kind"] == "start"):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    launcher.wait()
 
 
 def launch(size: Size) -> "subprocess.Popen[bytes]":
