@@ -76,7 +76,7 @@ def load_config(
         key, equals, value = override.partition("=")
         if not equals or not key:
             raise ValueError(f"'{override}' on the command line is not of the form key.sub=value")
-        _set(values, key, _parse(value, f"command line, '{key}'"))
+        set_key(values, key, _parse(value, f"command line, '{key}'"))
     if ignore_other_sections:
         values = {key: value for key, value in values.items() if key in model.model_fields}
     return validate(model, values, str(path))
@@ -92,8 +92,8 @@ def validate(model: type[C], values: Any, place: str) -> C:
         raise ValueError(f"{place}: " + "; ".join(dict.fromkeys(lines))) from None
 
 
-def _set(values: dict[str, Any], dotted: str, value: Any) -> None:
-    """Set `a.b.0.c` in nested maps and lists, creating maps on the way."""
+def set_key(values: dict[str, Any], dotted: str, value: Any) -> None:
+    """Set `a.b.0.c` in nested maps and lists, creating maps on the way; ValueError when it names no place."""
     *parents, last = dotted.split(".")
     here: Any = values
     try:
@@ -103,7 +103,7 @@ def _set(values: dict[str, Any], dotted: str, value: Any) -> None:
             here = here[int(name)] if isinstance(here, list) else here[name]
         here[int(last) if isinstance(here, list) else last] = value
     except (TypeError, ValueError, IndexError, KeyError):
-        raise ValueError(f"'{dotted}' on the command line does not name a key of the config") from None
+        raise ValueError(f"'{dotted}' does not name a key of the config") from None
 
 
 def _describe(item: Any, known: list[str]) -> str:

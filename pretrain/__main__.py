@@ -5,6 +5,7 @@ whole checkpoint stands. Exit codes: 0 done, 2 bad input, 75 stopped by a signal
 """
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,7 +15,8 @@ from encoder import attention_kernel
 from pretrain.checkpoint import load_training_state, restore_optimizer
 from pretrain.config import PretrainConfig
 from pretrain.engine import Engine, build_engine
-from pretrain.loop import Progress, Run, progress_of
+from pretrain.loop import Progress, Run, open_batches, progress_of
+from pretrain.phases import phase_after, phases_of
 from pretrain.processes import Processes, find_processes, start_process_group, stop_process_group
 from pretrain.run_folder import RunFolder
 from pretrain.start import build_model, resolve
@@ -43,14 +45,8 @@ def main(arguments: list[str]) -> int:
     if checkpoint:
         training_state, data_state = load_training_state(checkpoint)
         progress = progress_of(training_state)
-    loader = BatchLoader(
-        config.data,
-        config.tokenizer,
-        config.seed,
-        rank=processes.rank,
-        world_size=processes.world_size,
-        state=data_state,
-    )
+    phase = phase_after(phases_of(config), progress.step)
+    loader = open_batches(phase, progress.step, processes, data_state)
     always = config.engine.name == "deepspeed"
     start_process_group(processes, config.engine.timeout_seconds, always=always)
     refusal = None
@@ -63,7 +59,7 @@ def main(arguments: list[str]) -> int:
     if refusal:
         raise ValueError(refusal)
     try:
-        return _train(config, processes, folder, checkpoint, found.broken, progress, loader)
+        return _train(config, processes, folder, checkpoint, found.broken, progress, loader, data_state)
     except BaseException as error:
         if processes.is_main:
             reason = f"{type(error).__name__}: {error}"
@@ -75,7 +71,7 @@ def main(arguments: list[str]) -> int:
 
 def _train(
     config: PretrainConfig, processes: Processes, folder: RunFolder, checkpoint: Path | None, broken: list[str],
-    progress: Progress, loader: BatchLoader,
+    progress: Progress, loader: BatchLoader, data_state: dict[str, Any] | None,
 ) -> int:  # fmt: skip
     stop = Stop()
     engine = _engine(config, processes, checkpoint, progress)
@@ -99,7 +95,7 @@ def _train(
             folder.write_status("failed", reason=reason)
 
     watchdog = Watchdog(config.engine.timeout_seconds, folder.path / f"stacks_rank_{processes.rank}.txt", on_hang)
-    run = Run(config, processes, folder, engine, progress, tracker, watchdog, stop)
+    run = Run(config, processes, folder, engine, progress, tracker, watchdog, stop, data_state)
     run.log_start(str(checkpoint) if checkpoint else None, kernel)
     try:
         done = run.train(loader)

@@ -10,6 +10,7 @@ from encoder import EncoderConfig
 from pretrain.checkpoint import CheckpointConfig
 from pretrain.engine import EngineConfig
 from pretrain.optimizer import OptimizerConfig
+from pretrain.phases import PhaseConfig, phases_of
 from pretrain.schedule import ScheduleConfig
 
 
@@ -63,6 +64,7 @@ class PretrainConfig(Config):
     checkpoint: CheckpointConfig = CheckpointConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     logging: LoggingConfig = LoggingConfig()
+    phases: list[PhaseConfig] = Field([], description="parts of the run in which some keys differ; all steps in all")
 
     @model_validator(mode="after")
     def _check_across(self) -> "PretrainConfig":
@@ -74,10 +76,13 @@ class PretrainConfig(Config):
                 f"data.sequence_length {self.data.sequence_length} is above "
                 f"encoder.max_length {self.encoder.max_length}"
             )
+        phases_of(self)
         return self
 
     def check_processes(self, world_size: int) -> None:
         """ValueError when the run cannot be cut over `world_size` processes; lists what can."""
+        for phase in phases_of(self) if self.phases else []:
+            phase.config.check_processes(world_size)
         micro_batches = self.data.rows_per_step // self.training.rows_per_device
         allowed = [w for w in range(1, micro_batches + 1) if micro_batches % w == 0 and self.data.num_lanes % w == 0]
         if world_size not in allowed:

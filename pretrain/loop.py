@@ -17,6 +17,7 @@ from pretrain.config import PretrainConfig
 from pretrain.engine import Engine
 from pretrain.evaluate import evaluate
 from pretrain.hardware import peak_flops, peak_memory_bytes
+from pretrain.phases import Phase, phase_after, phases_of
 from pretrain.processes import Processes
 from pretrain.run_folder import RunFolder
 from pretrain.schedule import learning_rate
@@ -42,7 +43,7 @@ class Run:
 
     def __init__(
         self, config: PretrainConfig, processes: Processes, folder: RunFolder, engine: Engine, progress: Progress,
-        tracker: Tracker | None, watchdog: Watchdog, stop: Stop,
+        tracker: Tracker | None, watchdog: Watchdog, stop: Stop, data_state: dict[str, Any] | None,
     ) -> None:  # fmt: skip
         self.config = config
         self.processes = processes
@@ -55,14 +56,21 @@ class Run:
         self.clock = Clock()
         peak = peak_flops(processes.device)
         self.peak = sum(processes.gather(peak)) if peak else None
-        self.data_state: dict[str, Any] = {}
+        self.data_state = data_state  # of all ranks when read from a checkpoint, of this rank after a step
+        self.phases = phases_of(config)
+        self.phase = phase_after(self.phases, progress.step)
 
     def train(self, loader: BatchLoader) -> bool:
-        """Train to the last step, the end of the sources or a stop; True when the run is complete."""
+        """Train to the last step, the end of the sources or a stop; True when the run is complete.
+
+        `loader` serves the phase that the run is in.
+        """
         config, progress = self.config, self.progress
-        batches = iter(loader)
-        self.engine.model.train()
+        batches = self.enter_phase(loader)
         while progress.step < config.training.num_steps:
+            if progress.step == self.phase.end:
+                self.phase = phase_after(self.phases, progress.step)
+                batches = self.enter_phase(open_batches(self.phase, progress.step, self.processes, self.merged_state()))
             metrics = self.step(batches)
             if metrics is None:
                 break
@@ -77,9 +85,19 @@ class Run:
             raise RuntimeError(f"the last checkpoint could not be saved in {self.folder.checkpoints}")
         return True
 
+    def enter_phase(self, loader: BatchLoader) -> Iterator[Batch]:
+        """Let the model and the batches follow `self.phase`."""
+        self.engine.model.train()
+        self.engine.model.encoder.config = self.phase.config.encoder  # the base of its rotary angles
+        return iter(loader)
+
+    def merged_state(self) -> dict[str, Any]:
+        """The data state of all ranks after the last step."""
+        return merge_states(self.processes.gather(self.data_state))
+
     def step(self, batches: Iterator[Batch]) -> dict[str, Any] | None:
         """One step and its line in the log; None when the sources have run out."""
-        config, progress = self.config, self.progress
+        config, progress = self.phase.config, self.progress
         with self.clock.measure("data_wait"):
             batch = next(batches)
         rate = learning_rate(
@@ -103,7 +121,7 @@ class Run:
 
     def _log_step(self, metrics: dict[str, Any], batch: Batch) -> None:
         seconds = self.clock.read()
-        tokens, shape = metrics["step_tokens"], self.config.data
+        tokens, shape = metrics["step_tokens"], self.phase.config.data
         squares = sum(n * n for row in batch.piece_lengths for n in row)
         length, masked = squares / max(1, batch.tokens), metrics["masked_tokens"] / tokens
         flops = 3 * self.config.encoder.flops_per_token(length, masked)
@@ -161,10 +179,10 @@ class Run:
             return None
         state = {**asdict(progress), "saved_step": progress.step, "run_id": self.folder.run_id()}
         documents = {
-            "encoder.json": self.config.encoder.model_dump_json(indent=2),
+            "encoder.json": self.phase.config.encoder.model_dump_json(indent=2),
             "config.yaml": self.folder.config_file.read_text(encoding="utf-8"),
             "training.json": json.dumps(state, indent=1),
-            "data.json": json.dumps(merge_states(self.processes.gather(self.data_state))),
+            "data.json": json.dumps(self.merged_state()),
         }
         with self.clock.measure("save"):
             failure = save_checkpoint(self.folder.checkpoints, progress.step, self.engine, documents, self.processes)
@@ -205,6 +223,15 @@ class Run:
         path.mkdir(exist_ok=True)
         trace = path / f"step_{step:08d}_rank_{self.processes.rank}.json"
         return torch.profiler.profile(on_trace_ready=lambda profile: profile.export_chrome_trace(str(trace)))
+
+
+def open_batches(phase: Phase, step: int, processes: Processes, state: dict[str, Any] | None) -> BatchLoader:
+    """This rank's batches after step `step`, which is in `phase` or just before it."""
+    config, new_phase = phase.config, 0 < step == phase.start
+    return BatchLoader(
+        config.data, config.tokenizer, config.seed, rank=processes.rank, world_size=processes.world_size, state=state,
+        new_phase=new_phase,
+    )  # fmt: skip
 
 
 def due(step: int, every: int) -> bool:

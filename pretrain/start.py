@@ -7,6 +7,7 @@ import torch
 from data.tokens import load_encoder
 from encoder import EncoderConfig, MaskedLanguageModel, load_model
 from pretrain.config import PretrainConfig
+from pretrain.phases import phases_of
 
 _TO_64 = 64  # a vocabulary of a multiple of 64 rows keeps matrix units busy
 
@@ -24,7 +25,7 @@ def resolve(config: PretrainConfig) -> PretrainConfig:
         )
     filled = {
         "vocab_size": rows or math.ceil(special.vocab_size / _TO_64) * _TO_64,
-        "max_length": encoder.max_length or config.data.sequence_length,
+        "max_length": encoder.max_length or max(phase.config.data.sequence_length for phase in phases_of(config)),
         "pad_id": special.pad,
         "cls_id": special.cls,
         "sep_id": special.sep,
@@ -50,7 +51,10 @@ def build_model(config: PretrainConfig, folder: object | None = None) -> MaskedL
     return model
 
 
-_NOT_SHAPE = ("embedding_dropout", "hidden_dropout", "attention_dropout", "gradient_checkpointing", "exportable")
+_NOT_SHAPE = (
+    "embedding_dropout", "hidden_dropout", "attention_dropout", "gradient_checkpointing", "exportable", "rope_base",
+    "local_rope_base", "initialisation", "initializer_range",
+)  # fmt: skip
 
 
 def _shape_difference(found: EncoderConfig, wanted: EncoderConfig) -> str | None:
