@@ -118,6 +118,9 @@ class Answering:
         f1 = [overlap_f1(guess["answer"], rights) for rights, guess in pairs]
         return {"f1": sum(f1) / len(f1), "exact_match": sum(exact) / len(exact), "n": len(f1)}
 
+    def diagnose(self, model: nn.Module, examples: Sequence[Example]) -> dict[str, float]:
+        return {}
+
     def majority(self, train: Sequence[Any], test: Sequence[Any]) -> dict[str, float]:
         """Scores of never answering."""
         return self.score([(rights, {"answer": ""}) for rights in test])

@@ -117,6 +117,9 @@ class Classification:
         scores = classification_scores([right for right, _ in pairs], [guess for _, (guess, _, _) in pairs])
         return {**scores, "loss": sum(loss for _, (_, _, loss) in pairs) / len(pairs)}
 
+    def diagnose(self, model: nn.Module, examples: Sequence[Example]) -> dict[str, float]:
+        return {}
+
     def majority(self, train: Sequence[Any], test: Sequence[Any]) -> dict[str, float]:
         """Scores on the targets `test` of always naming the most frequent class of `train`."""
         name = Counter(train).most_common(1)[0][0]

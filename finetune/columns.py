@@ -1,63 +1,68 @@
 """Columns by role. A file's rows are renamed to roles once, when they are read, and every fault is named with its
 place.
 
-`kinds` of a task are tuples of roles, the most specific first; a file's kind is the first one whose columns it all has.
+`kinds` of a task are tuples of roles, the most specific first; a file's kind is the first one whose columns it all
+has. A role may be given several columns where the files differ: the first one that a file has is taken.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from finetune.rows import Row, first_row, read_rows
 
 Kind = tuple[str, ...]
+Columns = dict[str, str | list[str]]
 TEXT_ROLES = ("text", "text_a", "text_b", "negative", "query", "target", "question", "context")
 
 
-def column_of(columns: dict[str, str], role: str) -> str | None:
-    """The column for a role: as configured; of the same name when nothing is configured."""
-    return columns.get(role) if columns else role
+def names_of(columns: Columns, role: str) -> list[str]:
+    """The columns that may hold a role: as configured; the one of the same name when nothing is configured."""
+    names = columns.get(role, []) if columns else role
+    return [names] if isinstance(names, str) else names
 
 
-def kind_of(path: str, kinds: Sequence[Kind], columns: dict[str, str]) -> Kind:
-    """The kind of the file; ValueError that names what it has and what a kind needs."""
+def has_roles(path: str, kind: Kind, columns: Columns) -> bool:
+    """Whether the file has a column for every role of `kind`."""
     has = first_row(path).values
+    return all(any(name in has for name in names_of(columns, role)) for role in kind)
+
+
+def kind_of(path: str, kinds: Sequence[Kind], columns: Columns) -> Kind:
+    """The kind of the file; ValueError that names what it has and what a kind needs."""
     for kind in kinds:
         if has_roles(path, kind, columns):
             return kind
-    needs = " or ".join("(" + ", ".join(column_of(columns, role) or role for role in kind) + ")" for kind in kinds)
+    needs = " or ".join(f"({', '.join('|'.join(names_of(columns, role)) or role for role in kind)})" for kind in kinds)
     raise ValueError(
-        f"{path}: has the columns {', '.join(map(str, has))}; needed: {needs}; map them with columns: {{role: column}}"
+        f"{path}: has the columns {_listed(first_row(path).values)}; needed: {needs}; map them with "
+        "columns: {role: column}"
     )
 
 
-def has_roles(path: str, kind: Kind, columns: dict[str, str]) -> bool:
-    """Whether the file has the columns for every role of `kind`."""
-    has = first_row(path).values
-    return all(column_of(columns, role) in has for role in kind)
-
-
-def check_roles(paths: Sequence[str], known: Sequence[str], columns: dict[str, str]) -> None:
+def check_roles(paths: Sequence[str], known: Sequence[str], columns: Columns) -> None:
     """ValueError when `columns` maps a role that the task has not, or to a column that no file has."""
-    for role, column in columns.items():
+    for role in columns:
         if role not in known:
             raise ValueError(f"columns: '{role}' is not a role of this task; allowed: {', '.join(known)}")
-        if not any(column in first_row(path).values for path in paths):
-            raise ValueError(
-                f"columns: no file has the column '{column}' (for {role}); {paths[0]} has: "
-                f"{', '.join(map(str, first_row(paths[0]).values))}"
-            )
+        for name in names_of(columns, role):
+            if not any(name in first_row(path).values for path in paths):
+                has = _listed(first_row(paths[0]).values)
+                raise ValueError(f"columns: no file has the column '{name}' (for {role}); {paths[0]} has: {has}")
 
 
-def read_kind(path: str, kind: Kind, columns: dict[str, str]) -> Iterator[Row]:
+def read_kind(path: str, kind: Kind, columns: Columns) -> Iterator[Row]:
     """Rows of `path` with the roles of `kind` as keys; ValueError naming a row without it or no text."""
-    names = [(role, column_of(columns, role) or role) for role in kind]
+    has = first_row(path).values
+    names = [(role, next(name for name in names_of(columns, role) if name in has)) for role in kind]
     for row in read_rows(path):
         for role, column in names:
-            if row.values.get(column) is None:
+            value = row.values.get(column)
+            if value is None:
                 state = "is null" if column in row.values else "is missing"
-                raise ValueError(f"{row.place}: the column '{column}' (for {role}) {state}")
-            if role in TEXT_ROLES and not isinstance(row.values[column], str):
-                kind_of_value = type(row.values[column]).__name__
-                raise ValueError(f"{row.place}: the column '{column}' (for {role}) must be text, not {kind_of_value}")
+            elif role in TEXT_ROLES and not isinstance(value, str):
+                state = f"must be text, not {type(value).__name__}"
+            else:
+                continue
+            raise ValueError(f"{row.place}: the column '{column}' (for {role}) {state}")
         yield Row(row.place, {role: row.values[column] for role, column in names})
 
 
@@ -71,3 +76,7 @@ def number_of(row: Row, role: str) -> float:
     if number - number != 0:  # nan or infinite
         raise ValueError(f"{row.place}: '{role}' must be a number, not {value!r}")
     return number
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(map(str, names))

@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from configs import Config
+from finetune.columns import Columns
 from finetune.engine import Precision
 from finetune.training import TrainingConfig
 
@@ -56,8 +57,8 @@ class FinetuneConfig(Config):
     test: list[str] = Field(
         default=[], description="files scored once, with the chosen checkpoint; matching scores each apart too"
     )
-    columns: dict[str, str] = Field(
-        default={}, description="role: column, where the names differ (text, text_a, text_b, label, …)"
+    columns: Columns = Field(
+        default={}, description="role: column, or columns where files differ (text, text_a, text_b, label, …)"
     )
     seeds: list[int] = Field(default=[0, 1, 2], min_length=1, description="one training run each")
     baselines: list[Baseline] = Field(default=[], description="scores to report beside: majority, from_scratch")

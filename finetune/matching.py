@@ -21,7 +21,7 @@ from finetune.config import FinetuneConfig, chosen_metric
 from finetune.contrast import contrastive_loss, cosent_loss, cosine_loss
 from finetune.folder import write_folder
 from finetune.inputs import Inputs
-from finetune.metrics import retrieval_scores, similarity_scores
+from finetune.metrics import retrieval_scores, similarity_scores, space_scores
 from finetune.models import load_model
 from finetune.pooling import pool, stored_pooling, write_sentence_files
 from finetune.protocol import Example
@@ -165,6 +165,23 @@ class Matching:
             rights = [numbers[right] for right, _ in searched]
             scores |= retrieval_scores(queries, torch.from_numpy(np.stack(list(corpus.values()))), rights)
         return scores
+
+    def diagnose(self, model: nn.Module, examples: Sequence[Example]) -> dict[str, float]:
+        """The space of up to 256 training rows; a text's positive is itself under dropout where it has no other."""
+        sample = [Example(example.encodings[:2]) for example in examples[:256]]
+        if len(sample) < 2:
+            return {}
+        assert isinstance(model, SentenceEncoder)
+        with torch.no_grad():
+            vectors = self._vectors(model.eval(), sample)
+            if len(vectors) == 1:
+                model.encoder.train()
+                vectors += self._vectors(model, sample)
+                model.eval()
+        return space_scores(*(normalize(vector, dim=-1).cpu() for vector in vectors))
+
+    def majority(self, train: Sequence[Any], test: Sequence[Any]) -> dict[str, float]:
+        raise AssertionError("refused by the config")
 
     def output(self, prediction: Any) -> dict[str, Any]:
         return {"cosine": prediction} if isinstance(prediction, float) else {"vector": prediction.tolist()}

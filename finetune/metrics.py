@@ -48,3 +48,20 @@ def retrieval_scores(queries: Tensor, corpus: Tensor, rights: Sequence[int], blo
     rank = torch.cat(ranks).double()
     recalls = {f"recall@{k}": float((rank <= k).double().mean()) for k in RECALL_AT}
     return {**recalls, "mrr": float((1 / rank).mean()), "n": len(rank)}
+
+
+def space_scores(left: Tensor, right: Tensor) -> dict[str, float]:
+    """What the space of sentence vectors looks like, from unit vectors of positives (rows, width), row by row.
+
+    alignment: mean squared distance of positives; uniformity: log mean of exp(-2 x squared distance) over pairs of
+    different rows (lower is more spread; Wang and Isola 2020); mean cosines of positives and of different rows.
+    """
+    cosines = left @ left.T
+    others = cosines[~torch.eye(len(left), dtype=torch.bool)]
+    positives = (left * right).sum(-1)
+    return {
+        "alignment": float((2 - 2 * positives).mean()),
+        "uniformity": float((-2 * (2 - 2 * others)).exp().mean().log()),
+        "cosine_of_positives": float(positives.mean()),
+        "cosine_of_random_pairs": float(others.mean()),
+    }

@@ -61,6 +61,9 @@ class Task(Protocol):
     def score(self, pairs: Sequence[tuple[Any, Any]]) -> dict[str, float]:
         """Scores of (target, prediction) of each row, `metric` among them; at least one row."""
 
+    def diagnose(self, model: nn.Module, examples: Sequence[Example]) -> dict[str, float]:
+        """Numbers about a model beside its scores, from training examples; {} where the task has none."""
+
     def majority(self, train: Sequence[Any], test: Sequence[Any]) -> dict[str, float]:
         """Scores on the targets `test` of always answering with the most frequent target of `train`."""
 

@@ -130,7 +130,7 @@ def _squad_rows(path: str, articles: list[Any]) -> Iterator[Row]:
                     values = {"id": str(question["id"]), "question": question["question"], "answers": answers}
                     yield Row(f"{path}:question {number}", values | {"context": paragraph["context"]})
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{path}: question {number + 1} is not in SQuAD form: {error}") from None
+        raise ValueError(f"{path}: not in SQuAD form at question {max(number, 1)}: {error}") from None
 
 
 def _read_parquet(path: str) -> Iterator[Row]:

@@ -5,6 +5,7 @@ Test rows are scored once a seed, with the weights that dev chose. The folder `m
 dev (the first one without dev). Training rows are held in memory; scored rows are streamed.
 """
 
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from accelerate.utils import set_seed
 
 from finetune.columns import check_roles, kind_of, read_kind
 from finetune.config import FinetuneConfig
+from finetune.curves import draw_curves
 from finetune.engine import make_accelerator
 from finetune.folder import check_replaceable
 from finetune.inference import predictions
@@ -24,8 +26,9 @@ from finetune.protocol import Example, Task
 from finetune.results import mean_scores, summarize, write_json
 from finetune.rows import Row
 from finetune.tasks import TASKS, make_task
-from finetune.training import TrainingConfig, train
+from finetune.training import History, TrainingConfig, train
 
+COLLAPSED = 0.95  # mean cosine of random pairs from which all sentences look the same
 Pairs = list[tuple[Any, Any]]
 
 
@@ -46,7 +49,7 @@ def run(config: FinetuneConfig) -> dict[str, Any]:
     results |= {"train_rows": len(rows), "truncated_train_texts": truncated, "training": training.model_dump()}
     if config.task == "matching" and (config.dev or config.test):
         results["before"] = score_untrained(config, task, accelerator)
-    results |= train_seeds(config, task, examples, training, accelerator, run_dir / "model")
+    results |= train_seeds(config, task, examples, training, accelerator, run_dir)
     if "before" in results:
         results["after"] = mean_scores([seed["scores"] for seed in results["seeds"]])
     results["baselines"] = {}
@@ -107,33 +110,65 @@ def train_seeds(
     examples: list[Example],
     training: TrainingConfig,
     accelerator: Accelerator,
-    folder: Path | None,
+    run_dir: Path | None,
 ) -> dict[str, Any]:
-    """Train a model a seed; the best by dev is written to `folder` (None: random weights, nothing written)."""
+    """Train a model a seed; the best by dev is written to `run_dir` (None: random weights, nothing written)."""
     seeds: list[dict[str, Any]] = []
+    histories: dict[int, History] = {}
     best: float | None = None
     for seed in config.seeds:
         start = time.perf_counter()
         set_seed(seed)
-        model = task.build(config.model, from_scratch=folder is None).to(accelerator.device)
+        model = task.build(config.model, from_scratch=run_dir is None).to(accelerator.device)
+        before = task.diagnose(model, examples)
 
         def evaluate(current: torch.nn.Module) -> dict[str, float]:
             return score_files(config, task, current, config.dev, accelerator)
 
         history = train(task, model, examples, training, accelerator, seed, evaluate if config.dev else None)
-        entry: dict[str, Any] = {"seed": seed, "best_step": history.best_step, "steps": len(history.steps)}
-        entry["dev"] = history.best
-        if config.test:
-            entry["scores"] = score_files(config, task, model, config.test, accelerator)
-            entry["test"] = entry["scores"][task.metric]
-        elif config.dev:
-            entry["scores"] = next(e for e in history.evaluations if e["step"] == history.best_step)
+        entry: dict[str, Any] = {
+            "seed": seed,
+            "steps": len(history.steps),
+            "best_step": history.best_step,
+            "dev": history.best,
+        }
+        entry |= score_seed(config, task, model, history, accelerator)
+        if before:
+            entry["space"] = {"before": before, "after": task.diagnose(model, examples)}
         entry["seconds"] = round(time.perf_counter() - start, 2)
         seeds.append(entry)
-        if folder and (best is None or (history.best is not None and history.best > best)):
+        histories[seed] = history
+        if accelerator.is_main_process:
+            say_what_is_wrong(entry)
+        if run_dir and (best is None or (history.best is not None and history.best > best)):
             best = history.best if history.best is not None else float("inf")
             if accelerator.is_main_process:
-                task.save(model, folder)
+                task.save(model, run_dir / "model")
+    if run_dir and accelerator.is_main_process:
+        draw_curves(histories, task.metric, run_dir / "learning_curves.png")
+        write_json(run_dir / "history.json", {seed: vars(history) for seed, history in histories.items()})
     name = "test" if config.test else "dev"
     values = [entry[name] for entry in seeds if entry.get(name) is not None]
     return {"seeds": seeds, "scored_on": name, **(summarize(values) if values else {})}
+
+
+def score_seed(
+    config: FinetuneConfig, task: Task, model: torch.nn.Module, history: History, accelerator: Accelerator
+) -> dict[str, Any]:
+    """Test scores of a trained model; without test files the dev scores that chose it."""
+    if config.test:
+        scores = score_files(config, task, model, config.test, accelerator)
+        return {"scores": scores, "test": scores[task.metric]}
+    if config.dev:
+        return {"scores": next(e for e in history.evaluations if e["step"] == history.best_step)}
+    return {}
+
+
+def say_what_is_wrong(entry: dict[str, Any]) -> None:
+    """Flag and print a run that sits on one class, or whose sentence vectors have collapsed to one."""
+    if entry.get("scores", {}).get("most_frequent_guess") == 1.0:
+        entry["stuck_on_one_class"] = True
+        print(f"seed {entry['seed']}: stuck, it gives every row the same class", file=sys.stderr)
+    if "space" in entry and entry["space"]["after"]["cosine_of_random_pairs"] > COLLAPSED:
+        entry["collapsed"] = True
+        print(f"seed {entry['seed']}: collapsed, random pairs have a cosine above {COLLAPSED}", file=sys.stderr)

@@ -16,7 +16,7 @@ from accelerate.utils import tqdm
 from pydantic import Field
 
 from configs import Config, load_config
-from finetune.columns import Kind, check_roles, kind_of, read_kind
+from finetune.columns import Columns, Kind, check_roles, kind_of, read_kind
 from finetune.config import FinetuneConfig, Pooling
 from finetune.engine import Precision, make_accelerator
 from finetune.folder import has_facts, read_facts
@@ -37,7 +37,7 @@ HEADS = {
 class ServingConfig(Config):
     """Options of `predict` and `embed`, given as key=value."""
 
-    columns: dict[str, str] = Field(default={}, description="role: column, where the names differ")
+    columns: Columns = Field(default={}, description="role: column, where the names differ")
     max_tokens_per_device: int = Field(default=16384, gt=0, description="tokens of a batch, padding included")
     max_length: int | None = Field(default=None, gt=2, description="tokens a text; default: the folder's own")
     pooling: Pooling | None = Field(default=None, description="of embed; default: the folder's own")

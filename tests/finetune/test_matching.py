@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
 
 from configs.loader import validate
 from finetune.config import FinetuneConfig
 from finetune.embed import embed
 from finetune.evaluate import evaluate
-from finetune.run import run
+from finetune.metrics import space_scores
+from finetune.run import run, say_what_is_wrong
 from finetune.serving import parse_options
 
 POOLINGS = ["cls", "mean", "max", "first_last"]
@@ -157,3 +159,24 @@ def test_facts_hold_pooling_and_temperature(encoder: str, topics: dict[str, str]
     run(configure(tmp_path, encoder, train=topics["train"], pooling="max", matching={"temperature": 0.07}))
     facts = json.loads((tmp_path / "run" / "model" / "finetune.json").read_text())
     assert (facts["pooling"], facts["temperature"], facts["max_length"]) == ("max", 0.07, 64)
+
+
+def test_the_space_is_described_and_its_collapse_is_said(
+    encoder: str, topics: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    space = run(configure(tmp_path, encoder, train=topics["train"], columns={"text": "text"}))["seeds"][0]["space"]
+    assert set(space["before"]) == {"alignment", "uniformity", "cosine_of_positives", "cosine_of_random_pairs"}
+    assert space["after"]["uniformity"] < space["before"]["uniformity"]  # SimCSE spreads the vectors
+    entry = {"seed": 0, "space": {"after": {"cosine_of_random_pairs": 0.99}}}
+    say_what_is_wrong(entry)
+    assert entry["collapsed"]
+    assert "seed 0: collapsed" in capsys.readouterr().err
+
+
+def test_the_numbers_of_a_space() -> None:
+    same = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    assert space_scores(same, same) == pytest.approx(
+        {"alignment": 0, "uniformity": 0, "cosine_of_positives": 1, "cosine_of_random_pairs": 1}
+    )
+    spread = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
+    assert space_scores(spread, spread)["uniformity"] == pytest.approx(-8.0)

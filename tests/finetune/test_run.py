@@ -65,3 +65,36 @@ def test_unsupervised_matching_opens_in_sentence_transformers(
     texts = [row["text"] for row in rows[:20]]
     vectors = SentenceTransformer(str(tmp_path / "run" / "model")).encode(texts)
     assert vectors.shape == (20, 32)
+
+
+def test_curves_history_and_flags_are_written(
+    encoder: str, topics: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A learning rate of nearly nothing leaves the model at one class, or says that it did not."""
+    config = configure(
+        task="classification", model=encoder, run_dir=str(tmp_path / "run"), **topics, seeds=[0, 1],
+        training={"num_epochs": 1, "learning_rate": 1e-12},
+    )  # fmt: skip
+    results = run(config)
+    for seed in results["seeds"]:
+        stuck = seed["scores"]["most_frequent_guess"] == 1.0
+        assert seed.get("stuck_on_one_class", False) == stuck
+        assert (f"seed {seed['seed']}: stuck" in capsys.readouterr().err) == stuck or seed["seed"] == 1
+    assert any(seed.get("stuck_on_one_class") for seed in results["seeds"])
+    assert (tmp_path / "run" / "learning_curves.png").read_bytes()[:4] == b"\x89PNG"
+    history = json.loads((tmp_path / "run" / "history.json").read_text())
+    assert [step["step"] for step in history["0"]["steps"]] == list(range(1, len(history["0"]["steps"]) + 1))
+    assert history["0"]["evaluations"][0]["step"] == 1
+
+
+@pytest.mark.slow
+def test_no_seed_of_five_ends_at_the_majority_class_with_default_settings(
+    minilm: str, topics: dict[str, str], tmp_path: Path
+) -> None:
+    """The stable defaults, on an easy set: 200 rows of three classes that one word tells apart."""
+    config = configure(
+        task="classification", model=minilm, run_dir=str(tmp_path / "run"), train=topics["train"], dev=topics["dev"],
+        test=topics["test"], seeds=[0, 1, 2, 3, 4], max_length=32, training={"num_epochs": 4},
+    )  # fmt: skip
+    scores = [seed["test"] for seed in run(config)["seeds"]]
+    assert min(scores) > 0.9
