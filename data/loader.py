@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from data import hashing
 from data.config import DataConfig
-from data.lanes import Lane
+from data.lanes import Lane, Stage
 from data.masks import Masker
 from data.packing import Piece
 from data.state import check_header, header_of
@@ -39,12 +39,12 @@ class Batch:
     hash: int  # the step's hash is the sum over ranks mod 2**64
     _header: State
     _row: int
-    _lanes: dict[int, tuple[State, int]]
+    _lanes: dict[int, tuple[State, tuple[Stage, ...]]]
 
     @property
     def state(self) -> State:
         """JSON-able state of this rank's lanes after this batch; see merge_states."""
-        lanes = {str(lane): {**start, "given": given} for lane, (start, given) in sorted(self._lanes.items())}
+        lanes = {str(lane): {**start, "stages": list(stages)} for lane, (start, stages) in sorted(self._lanes.items())}
         return {"header": self._header, "step": self.step, "row": self._row, "lanes": lanes}
 
 
@@ -58,13 +58,15 @@ class _Part:
     piece_lengths: list[list[int]]
     documents: list[list[str]]
     hash: int
-    given: dict[int, int]  # lane → rows given of its window
+    stages: dict[int, tuple[Stage, ...]]  # lane → rows given of its window
     starts: dict[int, State]  # lanes that began a window since the last part
 
 
 class BatchLoader:
     """Endless batches of rank `rank` of `world_size`; continues after `state` (of merge_states, any world size).
 
+    With `new_phase` the sequence length and the sources' weights may differ from those of the state: what is left of
+    the windows at hand is packed anew, nothing is lost, and the weights hold from the next windows on.
     Raises ValueError for a world size that does not divide num_lanes and rows_per_step, and for a state whose header
     differs, naming the field.
     """
@@ -78,6 +80,7 @@ class BatchLoader:
         rank: int = 0,
         world_size: int = 1,
         state: State | None = None,
+        new_phase: bool = False,
     ) -> None:
         check_world_size(config, world_size)
         self._config = config
@@ -87,7 +90,7 @@ class BatchLoader:
         self._step, self._row = 0, 0
         lanes: dict[str, State] = {}
         if state is not None:
-            check_header(self.header, state["header"])
+            check_header(self.header, state["header"], new_phase)
             self._step, self._row, lanes = state["step"], state["row"], state["lanes"]
         owned = [lane for lane in range(config.num_lanes) if (lane - self._row) % world_size == rank]
         states = {lane: lanes[str(lane)] for lane in owned} if state is not None else {}
@@ -98,7 +101,7 @@ class BatchLoader:
     def __iter__(self) -> Iterator[Batch]:
         parts = self._parts()
         starts: dict[int, State] = {}
-        given: dict[int, int] = {}
+        stages: dict[int, tuple[Stage, ...]] = {}
         step, row = self._step, self._row
         while True:
             of_step = []
@@ -108,9 +111,9 @@ class BatchLoader:
                     raise part
                 of_step.append(part)
                 starts |= part.starts
-                given |= part.given
+                stages |= part.stages
             step, row = step + 1, row + self._config.rows_per_step
-            yield self._joined(of_step, step, row, {lane: (starts[lane], given[lane]) for lane in given})
+            yield self._joined(of_step, step, row, {lane: (starts[lane], stages[lane]) for lane in stages})
 
     def _parts(self) -> Iterator[_Part | ValueError]:
         if self._num_workers == 0:
@@ -124,7 +127,9 @@ class BatchLoader:
         )
         return iter(loader)
 
-    def _joined(self, parts: list[_Part], step: int, row: int, lanes: dict[int, tuple[State, int]]) -> Batch:
+    def _joined(
+        self, parts: list[_Part], step: int, row: int, lanes: dict[int, tuple[State, tuple[Stage, ...]]]
+    ) -> Batch:
         """The rows of all workers, in the order of the step."""
         index = [i for part in parts for i in part.indices]
         order = sorted(range(len(index)), key=index.__getitem__)
@@ -200,7 +205,7 @@ class _Steps(IterableDataset[_Part | ValueError]):
             piece_lengths=lengths,
             documents=[[piece.id for piece in row] for row in rows],
             hash=hashing.add_hashes(*map(hashing.row_hash, indices, input_ids, labels, lengths)),
-            given={number: given for number, (_, given) in states.items()},
+            stages={number: stages for number, (_, stages) in states.items()},
             starts=starts,
         )
 

@@ -8,11 +8,13 @@ from data.units import Plan
 
 VERSION = 1
 State = dict[str, Any]
+OF_A_PHASE = ("sequence_length", "weights")
 
 
 def header_of(config: DataConfig, tokenizer: str, plans: list[Plan], seed: int) -> State:
     """All that decides which documents stand in which row. Free to change at a resume: the number of processes and
-    workers, rows_per_step, mask.rate, mask.replace, num_epochs, and any policy from `error` to another.
+    workers, rows_per_step, mask.rate, mask.replace, num_epochs, and any policy from `error` to another; in a new phase
+    sequence_length and weights too.
     """
     policies = config.bad_input.model_dump()
     return {
@@ -35,9 +37,11 @@ def header_of(config: DataConfig, tokenizer: str, plans: list[Plan], seed: int) 
 _WHAT = {"tokenizer": "the tokenizer's files", "manifest": "the sources' files (their paths, sizes or times)"}
 
 
-def check_header(now: State, then: State) -> None:
+def check_header(now: State, then: State, new_phase: bool) -> None:
     """Raise ValueError that names the first field in which a state was written by another configuration."""
     for name, value in now.items():
+        if new_phase and name in OF_A_PHASE:
+            continue
         old = then.get(name)
         same = set(old.items()) <= set(value.items()) if name == "bad_input" and old else old == value
         if not same:

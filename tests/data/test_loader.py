@@ -245,3 +245,38 @@ def test_a_corpus_without_a_document_is_refused(tmp_path: Any, config: Make, tok
     (tmp_path / "blank.txt").write_text("\n  \n\n" * 50)
     with pytest.raises(ValueError, match="has no usable document"):
         run_steps(config(sources=[{"path": str(tmp_path / "blank.txt")}]), tokenizer, 1)
+
+
+def test_a_new_phase_changes_length_and_weights_and_loses_nothing(
+    config: Make, tokenizer: str, run_steps: Run, hashes: Any
+) -> None:
+    first, second = (config(num_epochs=2, sequence_length=length, rows_per_step=4) for length in (64, 16))
+    before = run_steps(first, tokenizer, 3)
+    state = merge_states([batch.state for batch in before[-1]])
+    with pytest.raises(ValueError, match="sequence_length"):
+        BatchLoader(second, tokenizer, 0, state=state)
+    phase = BatchLoader(second, tokenizer, 0, state=state, new_phase=True)
+    after = [[batch] for batch in itertools.islice(phase, 3)]
+    assert after[0][0].input_ids.shape == (4, 16)
+    rest = resumed(second, tokenizer, after[-1], 2, run_steps, None)  # in the middle of a window packed anew
+    straight = [
+        [batch]
+        for batch in itertools.islice(BatchLoader(second, tokenizer, 0, state=state, new_phase=True), 3 + len(rest))
+    ]
+    assert hashes(after + rest) == hashes(straight)
+    tokens = Counter(
+        (document.partition("#")[0])
+        for batches in before + after + rest
+        for batch in batches
+        for ids, lengths in zip(batch.documents, batch.piece_lengths, strict=True)
+        for document, length in zip(ids, lengths, strict=True)
+        for _ in range(length - 2)
+    )
+    whole = Counter(
+        document.partition("#")[0]
+        for batches in run_steps(config(num_epochs=2, sequence_length=512), tokenizer)
+        for ids, lengths in zip(batches[0].documents, batches[0].piece_lengths, strict=True)
+        for document, length in zip(ids, lengths, strict=True)
+        for _ in range(length - 2)
+    )
+    assert tokens == whole
