@@ -23,7 +23,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from sotu_corpus import write_corpus
+
+from benchmarks.sotu_corpus import write_corpus
 
 ROOT = Path("runs/quickstart")
 RUN, EXPORT, DONE = ROOT / "pretrain", ROOT / "export", ROOT / "stages.json"
