@@ -37,8 +37,8 @@ class Padding:
 def attention_kernel(device: torch.device | str, dtype: torch.dtype, config: EncoderConfig) -> str:
     """Name of the kernel that attends over packed documents in training on `device` with activations of `dtype`."""
     half = dtype in (torch.bfloat16, torch.float16)
-    flash = torch.device(device).type == "cuda" and half and not config.attention_dropout and config.head_size <= 256
-    return "varlen" if flash else "grouped"
+    fits = config.head_size % 8 == 0 and config.head_size <= 256 and not config.attention_dropout
+    return "varlen" if torch.device(device).type == "cuda" and half and fits else "grouped"
 
 
 class Attention(nn.Module):
@@ -124,8 +124,8 @@ def varlen_attention(query: Tensor, key: Tensor, value: Tensor, documents: Docum
     """(S, A, D) each, half precision on CUDA, to (S, A, D)."""
     from torch.nn.attention.varlen import varlen_attn
 
-    side = -1 if window is None else window
     starts, longest = documents.cu_seqlens, documents.max_length
+    side = -1 if window is None else window
     attended = varlen_attn(query, key, value, starts, starts, longest, longest, window_size=(side, side))
     assert isinstance(attended, Tensor)  # a tuple only where auxiliary outputs are asked for
     return attended

@@ -78,7 +78,9 @@ def from_home_config(theirs: Any, place: str) -> EncoderConfig:
         "pad_id": theirs.pad_token_id or 0,
     }
     specific = _from_modernbert(theirs, place) if home == "ModernBert" else _from_bert(theirs, home, place)
-    return validate(EncoderConfig, values | specific, place)
+    config = validate(EncoderConfig, values | specific, place)
+    default = config.model_copy(update={"ffn_size": None})  # as a user writes it, so that the two compare equal
+    return default if default.feed_forward_size == config.ffn_size else config
 
 
 def _from_bert(theirs: Any, home: Home, place: str) -> dict[str, Any]:
