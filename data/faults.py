@@ -49,6 +49,6 @@ def accept(record: Record, policy: BadInputConfig, counts: Counts) -> bool:
     if choice == "error":
         others = [c for c in ("skip", "replace") if c in str(type(policy).model_fields[kind].annotation)]
         raise ValueError(f"{record.place}: {record.detail} (to go on: data.bad_input.{kind}={' or '.join(others)})")
-    stands_in = choice == "replace" and bool(record.text.strip())
+    stands_in = choice == "replace" and record.length > 0
     counts.note(kind, record.place, replaced=stands_in)
     return stands_in

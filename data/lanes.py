@@ -17,7 +17,7 @@ from data.faults import accept
 from data.packing import WHOLE, Piece, cut, pack
 from data.readers import Record
 from data.streams import SourceStream
-from data.tokens import Encoder, encode
+from data.tokens import U32, Encoder, encode
 from data.units import Plan
 
 WINDOW_CHARACTERS = 2 << 20  # a window of long documents closes here, to bound memory and the time of a resume
@@ -138,20 +138,24 @@ class Lane:
     def _read_window(self) -> None:
         documents = self._read_documents(self._start["weights"])
         pieces: list[Piece] = []
-        texts = [text for _, _, text in documents]
-        for (source, document, text), ids in zip(documents, encode(self._encoder, texts), strict=True):
+        for (source, document), ids in zip(documents, self._ids([d for _, d in documents]), strict=True):
             if not len(ids):
                 counts = self._sources[source].counts
                 counts.used -= 1
-                fault = Record(document, "", (0, 0, 0), "empty", "the tokenizer finds no token in the text")
+                fault = document._replace(text="", fault="empty", detail="the tokenizer finds no token in the text")
                 accept(fault, self._config.bad_input, counts)
             else:
-                pieces.append(Piece(document, WHOLE, ids))
+                pieces.append(Piece(document.place, WHOLE, ids))
             self._tokens[source] += len(ids)
             self._mixed[source] += len(ids)
-            self._characters[source] += len(text)
+            self._characters[source] += document.length
         self._pack(pieces)
         self._window += 1
+
+    def _ids(self, documents: list[Record]) -> list[U32]:
+        if self._config.cache:
+            return [document.ids for document in documents]
+        return encode(self._encoder, [document.text for document in documents])
 
     def _pack(self, pieces: list[Piece]) -> None:
         parts = [part for piece in pieces for part in cut(piece, self._length)]
@@ -161,8 +165,8 @@ class Lane:
             key = hashing.key(self._seed, "rows", self._number, self._start["window"], len(self._stages))
             self._rows = [self._rows[i] for i in hashing.permutation(key, len(self._rows))]
 
-    def _read_documents(self, weights: list[float]) -> list[tuple[int, str, str]]:
-        """(source, id, text) of one window: each from the source that lacks most tokens of its share."""
+    def _read_documents(self, weights: list[float]) -> list[tuple[int, Record]]:
+        """(source, document) of one window: each from the source that lacks most tokens of its share."""
         config = self._config
         enough = config.window_documents
         if self._window == 0:
@@ -171,7 +175,7 @@ class Lane:
         mixed = [float(count) for count in self._mixed]
         ratios = [t / c if c else 1 / CHARACTERS_PER_TOKEN for t, c in zip(self._tokens, self._characters, strict=True)]
         going = [i for i, source in enumerate(self._sources) if not source.ended]
-        documents: list[tuple[int, str, str]] = []
+        documents: list[tuple[int, Record]] = []
         size, estimate = 0, 0.0
         while going and size < WINDOW_CHARACTERS and (len(documents) < enough or estimate < least):
             source = min(going, key=lambda i: (mixed[i] / weights[i], i))
@@ -179,9 +183,8 @@ class Lane:
             if document is None:
                 going.remove(source)
                 continue
-            documents.append((source, *document))
-            length = len(document[1])
-            size += length
-            estimate += length * ratios[source]
-            mixed[source] += length * ratios[source]
+            documents.append((source, document))
+            size += document.length
+            estimate += document.length * ratios[source]
+            mixed[source] += document.length * ratios[source]
         return documents

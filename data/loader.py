@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from data import hashing
+from data.cache import check_cache
 from data.config import DataConfig
 from data.lanes import Lane, Stage
 from data.masks import Masker
@@ -86,6 +87,8 @@ class BatchLoader:
         self._config = config
         encoder = load_encoder(tokenizer, config.mask.unit)
         plans = [plan(source, config.num_lanes, config.bad_input) for source in config.sources]
+        if config.cache:
+            check_cache(config, encoder.digest, plans)
         self.header: State = header_of(config, encoder.digest, plans, seed)
         self._step, self._row = 0, 0
         lanes: dict[str, State] = {}

@@ -25,6 +25,13 @@ class Record(NamedTuple):
     cursor: Cursor  # where the next record begins
     fault: str = ""  # a field of BadInputConfig
     detail: str = ""
+    ids: Any = None  # uint32 tokens, if they come from the cache
+    cached_length: int = 0
+
+    @property
+    def length(self) -> int:
+        """Characters; 0 where there is nothing but white space."""
+        return self.cached_length or (len(self.text) if self.text.strip() else 0)
 
 
 def read(unit: Unit, cursor: Cursor, source: SourceConfig, limit: int, cut_long: bool) -> Iterator[Record]:

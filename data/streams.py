@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from data import hashing
+from data.cache import cached_records
 from data.config import DataConfig
 from data.faults import Counts, accept
 from data.readers import Cursor, Record, read
-from data.units import Plan, Unit
+from data.units import Plan
 
 EMPTY_EPOCHS = 2  # passes over a lane's share without a usable document before the whole source is looked at
 
@@ -28,7 +29,7 @@ class SourceStream:
     """Documents of one source for one lane; endless unless num_epochs is set."""
 
     def __init__(self, plan: Plan, source_number: int, lane: int, config: DataConfig, seed: int) -> None:
-        self._plan, self._config = plan, config
+        self._plan, self._config, self._number = plan, config, source_number
         self._lane, self._key = lane, hashing.key(seed, "units", source_number)
         self._max_open = config.open_units if config.shuffle else 1
         self.counts = Counts()
@@ -57,8 +58,8 @@ class SourceStream:
         self._used_of_epoch = self._next
         self._open = [self._opened(ordinal, tuple(cursor)) for ordinal, *cursor in state["open"]]
 
-    def next_document(self) -> tuple[str, str] | None:
-        """(id, text) of the next usable document; None when num_epochs are over.
+    def next_document(self) -> Record | None:
+        """The next usable document; None when num_epochs are over.
 
         Raises ValueError for bad input under policy `error`, and when the source has no document at all.
         """
@@ -71,7 +72,7 @@ class SourceStream:
                 continue
             self.counts.used += 1
             self._used_of_epoch += 1
-            return record.place, record.text
+            return record
 
     def _next_record(self) -> Record | None:
         while self._fill():
@@ -117,8 +118,8 @@ class SourceStream:
 
     def _require_a_document(self) -> None:
         rules = self._config.bad_input
-        for unit in self._plan.units:
-            for record in self._read(unit, (unit.start, 0, 0)):
+        for number, unit in enumerate(self._plan.units):
+            for record in self._read(number, (unit.start, 0, 0)):
                 if not record.fault or getattr(rules, record.fault) == "replace":
                     return
         raise ValueError(f"data.sources: '{self._plan.source.path}' has no usable document")
@@ -133,8 +134,10 @@ class SourceStream:
         return list(order[(self._lane + epoch) % num_lanes :: num_lanes])
 
     def _opened(self, ordinal: int, cursor: Any) -> _Open:
-        return _Open(ordinal, cursor, self._read(self._plan.units[self._share[ordinal]], cursor))
+        return _Open(ordinal, cursor, self._read(self._share[ordinal], cursor))
 
-    def _read(self, unit: Unit, cursor: Cursor) -> Iterator[Record]:
+    def _read(self, number: int, cursor: Cursor) -> Iterator[Record]:
+        if self._config.cache:
+            return cached_records(self._config.cache, self._number, number, cursor)
         cut_long = self._config.bad_input.too_long == "replace"
-        return read(unit, cursor, self._plan.source, self._config.max_document_bytes, cut_long)
+        return read(self._plan.units[number], cursor, self._plan.source, self._config.max_document_bytes, cut_long)

@@ -158,7 +158,7 @@ def stream_of(path: Path, format: str, **policies: str) -> tuple[list[str], Any]
     stream = SourceStream(plan(source, 1, config.bad_input), 0, 0, config, 0)
     found = []
     while (document := stream.next_document()) is not None:
-        found.append(document[1])
+        found.append(document.text)
     return found, stream.counts
 
 
