@@ -9,8 +9,15 @@ token budget. Inference: length-sorted batches under the same budget, so a batch
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
+CPU_TOKENS, DEVICE_TOKENS = 1024, 16384  # of a batch: what stays in a CPU's caches; what fills an accelerator
 SORTED_TOGETHER = 8  # training batches whose rows are sorted by length as one
+
+
+def token_budget(asked: int | None, device: torch.device) -> int:
+    """Tokens of a batch, padding included: as asked, else what suits the device."""
+    return asked or (CPU_TOKENS if device.type == "cpu" else DEVICE_TOKENS)
 
 
 def epoch_batches(

@@ -14,7 +14,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
-from finetune.batches import token_budget_batches
+from finetune.batches import token_budget, token_budget_batches
 from finetune.protocol import Example, Task
 from finetune.rows import Row
 
@@ -22,7 +22,7 @@ CHUNK = 2048  # rows read, sorted and gathered together
 
 
 def predictions(
-    task: Task, model: torch.nn.Module, rows: Iterable[Row], max_tokens: int, accelerator: Accelerator
+    task: Task, model: torch.nn.Module, rows: Iterable[Row], max_tokens: int | None, accelerator: Accelerator
 ) -> Iterator[tuple[Any, Any]]:
     """Yield (target, prediction) of every row, in order, on every process. `model` is an unwrapped one."""
     stream = iter(rows)
@@ -32,9 +32,11 @@ def predictions(
 
 
 def _chunk_predictions(
-    task: Task, model: torch.nn.Module, examples: list[Example], max_tokens: int, accelerator: Accelerator
+    task: Task, model: torch.nn.Module, examples: list[Example], max_tokens: int | None, accelerator: Accelerator
 ) -> Iterator[tuple[Any, Any]]:
-    batches = token_budget_batches([example.length for example in examples], max_tokens)
+    batches = token_budget_batches(
+        [example.length for example in examples], token_budget(max_tokens, accelerator.device)
+    )
     found: dict[int, Any] = {}
     was_training = model.training
     model.eval()

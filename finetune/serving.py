@@ -38,7 +38,9 @@ class ServingConfig(Config):
     """Options of `predict` and `embed`, given as key=value."""
 
     columns: Columns = Field(default={}, description="role: column, where the names differ")
-    max_tokens_per_device: int = Field(default=16384, gt=0, description="tokens of a batch, padding included")
+    max_tokens_per_device: int | None = Field(
+        default=None, gt=0, description="tokens of a batch, padding included; default: 1024 on a CPU, 16384 else"
+    )
     max_length: int | None = Field(default=None, gt=2, description="tokens a text; default: the folder's own")
     pooling: Pooling | None = Field(default=None, description="of embed; default: the folder's own")
     precision: Precision = Field(default="fp32", description="bf16: autocast")

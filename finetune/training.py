@@ -20,7 +20,7 @@ from pydantic import Field
 from transformers import get_linear_schedule_with_warmup
 
 from configs import Config
-from finetune.batches import epoch_batches, token_budget_batches
+from finetune.batches import epoch_batches, token_budget, token_budget_batches
 from finetune.protocol import Example, Task
 
 
@@ -28,7 +28,9 @@ class TrainingConfig(Config):
     """How to train; None means a rule that fits the model or the data, written to results.json as used."""
 
     batch_size: int = Field(default=32, gt=0, description="rows a step, over all processes")
-    max_tokens_per_device: int = Field(default=8192, gt=0, description="tokens of a micro-batch, padding included")
+    max_tokens_per_device: int | None = Field(
+        default=None, gt=0, description="tokens of a micro-batch, padding included; default: 1024 on a CPU, 16384 else"
+    )
     num_epochs: int | None = Field(
         default=None, gt=0, description="default: 3, more for small sets (about 300 steps, at most 20)"
     )
@@ -153,7 +155,8 @@ def train_step(
     if task.contrastive:
         micro_batches = [share]
     elif share:
-        cuts = token_budget_batches([example.length for example in share], config.max_tokens_per_device)
+        budget = token_budget(config.max_tokens_per_device, accelerator.device)
+        cuts = token_budget_batches([example.length for example in share], budget)
         micro_batches = [[share[i] for i in cut] for cut in cuts]
     else:  # fewer rows than processes: take part in the reduction with a row that weighs nothing
         micro_batches = [[batch[0].weightless()]]
