@@ -1,12 +1,13 @@
 """R21 (fully masked rows), R23 (gradient checkpointing), R24 (bounds), dropout's places and kernels."""
 
+import itertools
 import warnings
 
 import pytest
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import SDPBackend, sdpa_kernel, varlen
 
-from encoder import Documents, attention_kernel
+from encoder import Documents, attention, attention_kernel
 
 ROW = 48
 
@@ -113,6 +114,32 @@ def test_r24_too_long_or_past_the_table_is_an_error_before_any_computation(shape
         exact[0, 7] = wrong
         with pytest.raises(ValueError, match=f"token id {wrong} is outside the word embedding of vocab_size 203"):
             model.logits(exact)
+
+
+def reference_varlen(query, key, value, starts, key_starts, longest, key_longest, *, window_size):
+    """What torch's variable-length kernel computes, by its documentation, document by document."""
+    assert starts is key_starts
+    assert starts.dtype == torch.int32
+    assert int(starts.diff().max()) == longest == key_longest
+    out = torch.empty_like(query)
+    for start, end in itertools.pairwise(starts.tolist()):
+        q, k, v = (x[start:end].transpose(0, 1) for x in (query, key, value))
+        places = torch.arange(end - start)
+        apart = places[:, None] - places[None, :]
+        seen = torch.ones_like(apart, dtype=torch.bool)
+        if window_size != (-1, -1):
+            seen = (apart <= window_size[0]) & (apart >= -window_size[1])
+        out[start:end] = torch.nn.functional.scaled_dot_product_attention(q, k, v, seen).transpose(0, 1)
+    return out
+
+
+def test_varlen_path_computes_the_same(shape, tiny_model, monkeypatch):
+    model = tiny_model(shape)
+    with torch.no_grad():
+        grouped = model(*batch()).loss_sum
+        monkeypatch.setattr(attention, "attention_kernel", lambda *_: "varlen")
+        monkeypatch.setattr(varlen, "varlen_attn", reference_varlen)
+        assert model(*batch()).loss_sum.item() == pytest.approx(grouped.item(), rel=1e-5)
 
 
 def test_kernel_is_named_by_what_it_can_do(tiny_config):
