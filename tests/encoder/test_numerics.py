@@ -143,8 +143,11 @@ def test_varlen_path_computes_the_same(shape, tiny_model, monkeypatch):
 
 
 def test_kernel_is_named_by_what_it_can_do(tiny_config):
-    plain, dropping = tiny_config(), tiny_config(attention_dropout=0.1)
+    plain, dropping = tiny_config(hidden_size=64), tiny_config(hidden_size=64, attention_dropout=0.1)
     assert attention_kernel("cpu", torch.float32, plain) == "grouped"
     assert attention_kernel("cuda", torch.bfloat16, plain) == "varlen"
     assert attention_kernel("cuda", torch.float32, plain) == "grouped"
     assert attention_kernel("cuda", torch.bfloat16, dropping) == "grouped"  # the flash kernel has no dropout
+    assert (
+        attention_kernel("cuda", torch.bfloat16, tiny_config()) == "grouped"
+    )  # heads of width 36: not a multiple of 8
