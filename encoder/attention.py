@@ -125,8 +125,11 @@ def varlen_attention(query: Tensor, key: Tensor, value: Tensor, documents: Docum
     from torch.nn.attention.varlen import varlen_attn
 
     starts, longest = documents.cu_seqlens, documents.max_length
-    side = -1 if window is None else window
-    attended = varlen_attn(query, key, value, starts, starts, longest, longest, window_size=(side, side))
+    if window is None:  # torch before 2.11 has no windows here
+        attended = varlen_attn(query, key, value, starts, starts, longest, longest)
+    else:
+        sides = (window, window)
+        attended = varlen_attn(query, key, value, starts, starts, longest, longest, window_size=sides)
     assert isinstance(attended, Tensor)  # a tuple only where auxiliary outputs are asked for
     return attended
 

@@ -116,7 +116,7 @@ def test_r24_too_long_or_past_the_table_is_an_error_before_any_computation(shape
             model.logits(exact)
 
 
-def reference_varlen(query, key, value, starts, key_starts, longest, key_longest, *, window_size):
+def reference_varlen(query, key, value, starts, key_starts, longest, key_longest, *, window_size=(-1, -1)):
     """What torch's variable-length kernel computes, by its documentation, document by document."""
     assert starts is key_starts
     assert starts.dtype == torch.int32
