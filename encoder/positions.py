@@ -29,7 +29,8 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """
     first, second = x.float().chunk(2, dim=-1)
     cosine, sine = cosine.unsqueeze(-2), sine.unsqueeze(-2)
-    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1).to(x.dtype)
+    turned = torch.addcmul(first * cosine, second, sine, value=-1), torch.addcmul(second * cosine, first, sine)
+    return torch.cat(turned, dim=-1).to(x.dtype)
 
 
 def _angles(positions: Tensor, base: float, size: int) -> Tensor:
