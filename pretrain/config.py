@@ -20,7 +20,9 @@ class TrainingConfig(Config):
     num_steps: int = Field(description="optimizer steps of the whole run", ge=1)
     rows_per_device: int = Field(8, ge=1, description="rows of a micro-batch on one process")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="mass taken from the right token and spread evenly")
-    max_skipped_steps: int = Field(10, ge=1, description="steps in a row with a non-finite gradient that stop the run")
+    max_skipped_steps: int = Field(10, ge=1, description="skipped steps in a row that stop the run")
+    spike_sigma: float = Field(0.0, ge=0, description="a loss so many deviations above its trend is a spike; 0: off")
+    skip_spikes: bool = Field(False, description="do not apply the update of a spike (engine.name: ddp)")
     profile_steps: list[int] = Field([], description="steps that PyTorch Profiler traces into run_dir/profile")
 
 
@@ -45,6 +47,7 @@ class LoggingConfig(Config):
         [], description="tensorboard, wandb (offline without a key)"
     )
     print_every: int = Field(10, ge=1, description="steps between lines on the console")
+    details_every: int = Field(0, ge=0, description="steps between looks at gradients by group, attention by layer")
     project: str = Field("lacuna", description="W&B's project")
 
 
@@ -76,6 +79,10 @@ class PretrainConfig(Config):
                 f"data.sequence_length {self.data.sequence_length} is above "
                 f"encoder.max_length {self.encoder.max_length}"
             )
+        if self.engine.name == "deepspeed" and self.optimizer.name == "stable_adamw":
+            raise ValueError("optimizer.name: stable_adamw needs whole tensors; with engine.name: deepspeed use adamw")
+        if self.training.skip_spikes and (self.engine.name == "deepspeed" or not self.training.spike_sigma):
+            raise ValueError("training.skip_spikes needs training.spike_sigma and engine.name: ddp")
         phases_of(self)
         return self
 
@@ -96,6 +103,7 @@ class PretrainConfig(Config):
 _FREE = (
     "run_dir", "engine", "checkpoint", "evaluation", "logging",
     "training.rows_per_device", "training.profile_steps", "training.max_skipped_steps",
+    "training.spike_sigma", "training.skip_spikes",
     "data.num_workers", "data.prefetch_steps", "data.cache", "encoder.gradient_checkpointing", "encoder.exportable",
 )  # fmt: skip
 

@@ -60,7 +60,8 @@ class Engine(Protocol):
     """What the training step and the checkpoints need."""
 
     model: MaskedLanguageModel
-    replicated: bool  # every rank holds every parameter whole
+    replicated: bool  # every rank holds every parameter and moment whole
+    whole_weights: bool  # every rank's module holds every weight
 
     def forward(self, inputs: tuple[Any, ...], last: bool) -> MaskedLoss:
         """Run one micro-batch; `last`: gradients are exchanged after its backward."""
@@ -70,6 +71,9 @@ class Engine(Protocol):
 
     def step(self, learning_rate: float) -> tuple[float, bool]:
         """Clip, update, zero; (gradient norm before clipping, whether the update was applied)."""
+
+    def discard(self) -> None:
+        """Forget the accumulated gradients instead of `step`; not with DeepSpeed."""
 
     def shards(self) -> Iterator[Shard]:
         """Every parameter in the model's order; the union over ranks covers each at least once."""
@@ -91,6 +95,7 @@ class TorchEngine:
     """One process, or DDP; bf16 by autocast, so weights, gradients and moments are fp32."""
 
     replicated = True
+    whole_weights = True
 
     def __init__(
         self, config: EngineConfig, model: MaskedLanguageModel, optimizer: OptimizerConfig, processes: Processes
@@ -124,8 +129,11 @@ class TorchEngine:
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate
             self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.discard()
         return norm, applied
+
+    def discard(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
 
     def shards(self) -> Iterator[Shard]:
         for name, parameter in self.model.named_parameters():
@@ -159,6 +167,7 @@ class DeepSpeedEngine:
         deepspeed.init_distributed(dist_backend=torch.distributed.get_backend(), verbose=False)
         self.model = model
         self.stage = config.zero_stage or 1
+        self.whole_weights = self.stage < 3
         self.names = {id(parameter): name for name, parameter in model.named_parameters()}
         self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         self.rank = processes.rank
@@ -182,6 +191,9 @@ class DeepSpeedEngine:
         applied = self.engine.was_step_applied()
         norm = float(self.engine.get_global_grad_norm()) if applied else math.nan
         return norm, applied
+
+    def discard(self) -> None:
+        raise AssertionError("the configuration refuses what needs this")
 
     def shards(self) -> Iterator[Shard]:
         by_name = {shard.name: shard for shard in (self._sharded() if self.stage == 3 else self._sliced())}

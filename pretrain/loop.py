@@ -1,7 +1,6 @@
 """The loop: it only says when things happen. The step is in `step`, what differs between engines in `engine`."""
 
 import json
-import math
 import os
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -14,13 +13,16 @@ from data import Batch, BatchLoader, merge_states
 from pretrain.checkpoint import retire_checkpoints, save_checkpoint
 from pretrain.clock import Clock
 from pretrain.config import PretrainConfig
+from pretrain.details import Before, layer_details
 from pretrain.engine import Engine
 from pretrain.evaluate import evaluate
-from pretrain.hardware import peak_flops, peak_memory_bytes
+from pretrain.hardware import peak_flops
+from pretrain.ledger import step_line
 from pretrain.phases import Phase, phase_after, phases_of
 from pretrain.processes import Processes
 from pretrain.run_folder import RunFolder
 from pretrain.schedule import learning_rate
+from pretrain.spikes import LossTrend
 from pretrain.step import train_step
 from pretrain.tracking import Tracker
 from pretrain.watchdog import Stop, Watchdog
@@ -36,6 +38,7 @@ class Progress:
     skipped_in_a_row: int = 0
     best: dict[str, float] = field(default_factory=dict)  # {"step", "loss"} of the best evaluation
     saved_step: int = 0
+    trend: LossTrend = field(default_factory=LossTrend)
 
 
 class Run:
@@ -97,49 +100,52 @@ class Run:
 
     def step(self, batches: Iterator[Batch]) -> dict[str, Any] | None:
         """One step and its line in the log; None when the sources have run out."""
-        config, progress = self.phase.config, self.progress
+        config, progress, trend = self.phase.config, self.progress, self.progress.trend
+        training, step = config.training, progress.step + 1
         with self.clock.measure("data_wait"):
             batch = next(batches)
-        rate = learning_rate(
-            config.schedule, config.optimizer.learning_rate, progress.step + 1, config.training.num_steps
-        )
-        with self._profile(progress.step + 1):
+        before = Before(self.engine) if due(step, config.logging.details_every) else None
+        with self._profile(step):
             metrics = train_step(
-                self.engine, batch, self.processes, self.clock, rows_per_device=config.training.rows_per_device,
-                seed=config.seed, label_smoothing=config.training.label_smoothing, learning_rate=rate,
-                stop=self.stop.requested,
+                self.engine, batch, self.processes, self.clock, rows_per_device=training.rows_per_device,
+                seed=config.seed, label_smoothing=training.label_smoothing, stop=self.stop.requested,
+                learning_rate=learning_rate(
+                    config.schedule, config.optimizer.learning_rate, step, self.config.training.num_steps
+                ),
+                discard=lambda loss: training.skip_spikes and trend.is_spike(loss, training.spike_sigma),
             )  # fmt: skip
         self.watchdog.beat()
         if not metrics["step_tokens"]:
             return None
-        progress.step += 1
+        progress.step = step
         progress.tokens += metrics["step_tokens"]
         self.data_state = batch.state
-        self._log_step(metrics, batch)
+        details = self._details(before, batch) if before else {}
+        self._log_step(metrics, batch, details)
         self._count_skips(metrics, batch)
         return metrics
 
-    def _log_step(self, metrics: dict[str, Any], batch: Batch) -> None:
-        seconds = self.clock.read()
-        tokens, shape = metrics["step_tokens"], self.phase.config.data
-        squares = sum(n * n for row in batch.piece_lengths for n in row)
-        length, masked = squares / max(1, batch.tokens), metrics["masked_tokens"] / tokens
-        flops = 3 * self.config.encoder.flops_per_token(length, masked)
-        line = {key: metrics[key] for key in ("loss", "accuracy", "learning_rate", "grad_norm", "masked_tokens")}
-        line = {key: value if math.isfinite(value) else None for key, value in line.items()}
-        line |= {
-            "tokens": self.progress.tokens,
-            "batch_hash": metrics["batch_hash"],
-            **{key: round(value, 6) for key, value in seconds.items()},
-            "tokens_per_second": tokens / seconds["seconds"],
-            "mfu": flops * tokens / seconds["seconds"] / self.peak if self.peak else None,
-            "fill": tokens / (shape.rows_per_step * shape.sequence_length),
-            "peak_memory_bytes": peak_memory_bytes(self.processes.device),
-        }
+    def _details(self, before: Before, batch: Batch) -> dict[str, float]:
+        details = before.compare(self.engine, self.config.optimizer.betas[0], self.processes)
+        if self.processes.is_main and self.engine.whole_weights:
+            details |= layer_details(self.engine.model, batch)
+        return details
+
+    def _log_step(self, metrics: dict[str, Any], batch: Batch, details: dict[str, float]) -> None:
+        config, progress = self.phase.config, self.progress
+        line = step_line(metrics, batch, self.clock.read(), config, progress.tokens, self.peak, self.processes.device)
+        line |= details
+        loss, sigma = metrics["loss"], config.training.spike_sigma
+        if progress.trend.is_spike(loss, sigma):
+            line["spike"] = True
+            if self.tracker:
+                self.tracker.say(f"step {progress.step}: loss {loss:.3f} is a spike above {progress.trend.mean:.3f}")
+        if metrics["applied"]:
+            progress.trend.add(loss, sigma)
         self.log("train" if metrics["applied"] else "skip", line)
 
     def _count_skips(self, metrics: dict[str, Any], batch: Batch) -> None:
-        """Count updates; too many non-finite gradients in a row stop the run, with the batch named for inspection."""
+        """Count updates; too many skipped ones in a row stop the run, with the batch named for inspection."""
         progress, limit = self.progress, self.config.training.max_skipped_steps
         if metrics["applied"]:
             progress.updates += 1
@@ -153,8 +159,8 @@ class Run:
         if self.processes.is_main:
             path.write_text(json.dumps({"batch_hash": metrics["batch_hash"], "documents_by_rank": documents}))
         raise RuntimeError(
-            f"the gradient was not finite in {limit} steps in a row, up to step {progress.step}; "
-            f"batch {metrics['batch_hash']}, its documents are in {path}"
+            f"{limit} steps in a row were skipped, their gradients not finite or their losses spikes, up to step "
+            f"{progress.step}; batch {metrics['batch_hash']}, its documents are in {path}"
         )
 
     def evaluate(self) -> None:
@@ -241,4 +247,5 @@ def due(step: int, every: int) -> bool:
 
 def progress_of(state: dict[str, Any]) -> Progress:
     """The progress that a checkpoint's training state holds."""
-    return Progress(**{key: value for key, value in state.items() if key != "run_id"})
+    known = {key: value for key, value in state.items() if key not in ("run_id", "trend")}
+    return Progress(**known, trend=LossTrend(**state["trend"]))

@@ -8,7 +8,8 @@ Shapes: R rows of this rank, T tokens a row.
 """
 
 import hashlib
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -26,11 +27,13 @@ IGNORED = -100
 def train_step(
     engine: Engine, batch: Batch, processes: Processes, clock: Clock, *,
     rows_per_device: int, seed: int, label_smoothing: float, learning_rate: float, stop: bool,
+    discard: Callable[[float], bool] = lambda loss: False,
 ) -> dict[str, Any]:  # fmt: skip
     """Forward, backward and update of this rank's rows of one global batch.
 
     Returns `loss`, `accuracy`, `learning_rate`, `grad_norm`, `masked_tokens`, `step_tokens`, `batch_hash`, `applied`,
     and `stop`: whether any rank was asked to. When no row is left on any rank (`step_tokens` 0) nothing is computed.
+    `discard` sees the step's loss, and says whether its update is to be dropped.
     """
     masked = int((batch.labels != IGNORED).sum())
     low, high = batch.hash & 0xFFFFFFFF, batch.hash >> 32
@@ -54,11 +57,15 @@ def train_step(
         with clock.measure("backward"):
             engine.backward(loss.loss_sum * (finite * processes.world_size / max(1, masked_total)))
         sums += torch.stack([loss.loss_sum.detach().double(), loss.num_correct.double()])
-    with clock.measure("optimizer"):
-        grad_norm, applied = engine.step(learning_rate)
     loss_sum, correct = processes.sum_tensor(sums)
+    mean_loss, grad_norm, applied = loss_sum / max(1, masked_total), math.nan, False
+    with clock.measure("optimizer"):
+        if discard(mean_loss):
+            engine.discard()
+        else:
+            grad_norm, applied = engine.step(learning_rate)
     return {
-        "loss": loss_sum / max(1, masked_total),
+        "loss": mean_loss,
         "accuracy": correct / max(1, masked_total),
         "learning_rate": learning_rate,
         "grad_norm": grad_norm,

@@ -16,9 +16,10 @@ COMMANDS = [
 
 def call(command: str, *arguments: str) -> int:
     """`python -m command arguments` in this process; its exit code."""
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [command, *arguments])
-        runpy.run_module(command, run_name="__main__", alter_sys=True)
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_module(command, run_name="__main__", alter_sys=True)
     return int(ended.value.code or 0)
 
 
@@ -50,8 +51,8 @@ def test_help_of_pretraining_lists_the_contracts_keys(capsys: pytest.CaptureFixt
     shown = capsys.readouterr().out
     keys = {
         "": "run_dir seed tokenizer start_from phases",
-        "data.": "sources.0.path sequence_length rows_per_step num_lanes window_documents num_workers shuffle num_epochs "
-        "cache mask.rate mask.replace mask.unit",
+        "data.": "sources.0.path sequence_length rows_per_step num_lanes window_documents num_workers shuffle "
+        "num_epochs cache mask.rate mask.replace mask.unit",
         "encoder.": "num_layers hidden_size num_heads ffn_size norm position activation embedding_dropout exportable "
         "hidden_dropout attention_dropout gradient_checkpointing",
         "training.": "num_steps rows_per_device label_smoothing profile_steps",

@@ -191,3 +191,79 @@ def test_two_runs_cannot_share_a_folder(write_config: Write, tmp_path: Path) -> 
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(ValueError, match="in use by another running process"):
             main([str(write_config())])
+
+
+def test_details_hold_gradients_by_group_and_attention_by_layer(write_config: Write, tmp_path: Path) -> None:
+    main([str(write_config(logging={"details_every": 5}))])
+    train = read_metrics(tmp_path / "run")
+    assert ["update_to_weight/head" in entry for entry in train] == [step % 5 == 0 for step in range(1, 21)]
+    details = train[4]
+    groups = ("embeddings", "attention", "feed_forward", "head", "norms")
+    total = sum(details[f"gradient_norm/{group}"] ** 2 for group in groups) ** 0.5
+    assert total == pytest.approx(min(1.0, details["grad_norm"]), rel=1e-3)  # the clipped norm, put together again
+    assert all(1e-5 < details[f"update_to_weight/{group}"] < 1 for group in groups)
+    assert all(0 <= details[f"attention_entropy/{layer}"] < 4 for layer in (0, 1))
+    assert all(details[f"hidden_norm/{layer}"] > 0 for layer in (0, 1))
+    main([str(write_config("plain"))])
+    assert losses(tmp_path / "run") == losses(tmp_path / "plain")  # looking changes nothing
+
+
+def test_spikes_are_logged_and_skipped_when_asked(write_config: Write, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("pretrain.spikes.WARM", 5)
+    training = {"num_steps": 20, "rows_per_device": 2, "spike_sigma": 0.5}
+    main([str(write_config("logged", training=training))])
+    assert any(entry.get("spike") for entry in read_metrics(tmp_path / "logged"))
+    main([str(write_config("skipped", training={**training, "skip_spikes": True}))])
+    skipped = read_metrics(tmp_path / "skipped", "skip")
+    assert skipped
+    assert all(entry["spike"] for entry in skipped)
+    assert not any(entry.get("spike") for entry in read_metrics(tmp_path / "skipped"))
+
+
+def test_too_many_steps_without_a_finite_gradient_stop_the_run(
+    write_config: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pretrain.engine import TorchEngine
+
+    forward = TorchEngine.forward
+
+    def poisoned(self: Any, inputs: Any, last: bool) -> Any:
+        loss = forward(self, inputs, last)
+        return loss._replace(loss_sum=loss.loss_sum * torch.nan)
+
+    monkeypatch.setattr(TorchEngine, "forward", poisoned)
+    training = {"num_steps": 20, "rows_per_device": 2, "max_skipped_steps": 3}
+    with pytest.raises(RuntimeError, match="3 steps in a row were skipped"):
+        main([str(write_config(training=training))])
+    skips = read_metrics(tmp_path / "run", "skip")
+    assert [entry["step"] for entry in skips] == [1, 2, 3]
+    assert all(entry["loss"] is None for entry in skips)
+    report = json.loads((tmp_path / "run" / "skipped_step_00000003.json").read_text())
+    assert report["batch_hash"] == skips[-1]["batch_hash"]
+    assert report["documents_by_rank"][0]
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "failed"
+
+
+def test_a_profile_is_written_for_the_steps_asked(write_config: Write, tmp_path: Path) -> None:
+    main([str(write_config(training={"num_steps": 4, "rows_per_device": 4, "profile_steps": [3]}))])
+    traces = list((tmp_path / "run" / "profile").iterdir())
+    assert [path.name for path in traces] == ["step_00000003_rank_0.json"]
+    assert "aten::" in traces[0].read_text()
+
+
+def test_r16_compiled_training_is_the_same_and_saves_plain_names(write_config: Write, tmp_path: Path) -> None:
+    """Wrappers leave no prefix, and what was saved compiled goes on uncompiled (without dropout: inductor draws its own)."""
+    shape = {"num_layers": 1, "hidden_size": 32, "num_heads": 1}
+    training = {"num_steps": 6, "rows_per_device": 8}
+    checkpoint = {"save_every": 3}
+    main([str(write_config("plain", encoder=shape, training=training))])
+    path = write_config("compiled", encoder=shape, training=training, checkpoint=checkpoint)
+    main([str(path), "engine.compile=true"])
+    run = tmp_path / "compiled"
+    assert losses(run) == pytest.approx(losses(tmp_path / "plain"), abs=1e-4)
+    saved = weights(run, 6)
+    assert saved.keys() == weights(tmp_path / "plain", 6).keys()
+    assert not [name for name in saved if "_orig_mod" in name or "module." in name]
+    (run / "checkpoints" / "step_00000006" / "COMPLETE").unlink()
+    main([str(path)])
+    assert losses(run)[6:] == pytest.approx(losses(tmp_path / "plain")[3:], abs=1e-4)
