@@ -33,6 +33,7 @@ class Answering:
 
     def __init__(self, config: FinetuneConfig, inputs: Inputs, has_unanswerable: bool):
         self.inputs, self.options, self.has_unanswerable = inputs, config.answering, has_unanswerable
+        self.lost_answers = 0  # training answers that no window holds whole: longer than the windows overlap
         self.metric = chosen_metric(config, "f1", METRICS)
         if config.pooling is not None:
             raise ValueError("pooling: answering has none, it reads every token")
@@ -58,7 +59,7 @@ class Answering:
 
     def encode(self, rows: Sequence[Row], *, training: bool) -> list[Example]:
         """Scoring: an example a row, with all its windows; training: one a window, its target (start, end) tokens."""
-        examples = []
+        examples: list[Example] = []
         for row in rows:
             context = row.values["context"]
             windows = self.inputs.encode_windows(row.values["question"], context, self.options.stride)
@@ -67,9 +68,15 @@ class Answering:
                 examples.append(Example([encoding for encoding, _ in windows], self.target(row), 1.0, layout))
                 continue
             place = _training_place(row)
-            for encoding, offsets in windows:
-                span = token_span(offsets, *place) if place else None
-                examples.append(Example([encoding], span or (0, 0)))
+            spans = [token_span(offsets, *place) if place else None for _, offsets in windows]
+            self.lost_answers += place is not None and not any(spans)
+            examples += [
+                Example([encoding], span or (0, 0)) for (encoding, _), span in zip(windows, spans, strict=True)
+            ]
+        if training and self.lost_answers:
+            print(
+                f"{self.lost_answers} answers are in no window as a whole; a smaller answering.stride would hold them"
+            )
         return examples
 
     def weight(self, example: Example) -> float:

@@ -201,4 +201,4 @@ def make_optimizer(model: torch.nn.Module, config: TrainingConfig) -> torch.opti
         )
         group["params"].append(parameter)
     ordered = [groups[key] for key in sorted(groups)]  # the head last: its rate is the one that is logged
-    return torch.optim.AdamW(ordered, betas=(0.9, 0.999), eps=1e-8)
+    return torch.optim.AdamW(ordered, betas=(0.9, 0.999), eps=1e-8, fused=True)
