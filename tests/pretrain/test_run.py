@@ -252,7 +252,7 @@ def test_a_profile_is_written_for_the_steps_asked(write_config: Write, tmp_path:
 
 
 def test_r16_compiled_training_is_the_same_and_saves_plain_names(write_config: Write, tmp_path: Path) -> None:
-    """Wrappers leave no prefix, and what was saved compiled goes on uncompiled (without dropout: inductor draws its own)."""
+    """Wrappers leave no prefix; what was saved compiled goes on uncompiled. No dropout: inductor draws its own."""
     shape = {"num_layers": 1, "hidden_size": 32, "num_heads": 1}
     training = {"num_steps": 6, "rows_per_device": 8}
     checkpoint = {"save_every": 3}
