@@ -1,10 +1,10 @@
 """`python -m data COMMAND CONFIG ...`: batches, inspect, verify, cache."""
 
 from configs import run_command
-from data import batches, cache, verify
+from data import batches, cache, inspect, verify
 from data.config import DataRun
 
-COMMANDS = {"batches": batches.main, "verify": verify.main, "cache": cache.main}
+COMMANDS = {"batches": batches.main, "inspect": inspect.main, "verify": verify.main, "cache": cache.main}
 USAGE = f"python -m data {' | '.join(COMMANDS)} CONFIG [key=value ...]"
 
 

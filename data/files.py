@@ -78,6 +78,16 @@ def seek(stream: BinaryIO, offset: int) -> None:
         offset -= len(block)
 
 
+def decompressed_bytes(file: File) -> int:
+    """Size after decompression; of a compressed file an estimate, from its first 4 MB."""
+    if not file.compressed:
+        return file.size
+    with open_file(file.path) as stream:
+        size = len(stream.read(1 << 22))
+        consumed: int = stream.raw.consumed  # type: ignore[attr-defined]
+    return round(size * file.size / max(consumed, 1))
+
+
 class _Decompressed(io.RawIOBase):
     """Frames of gzip or zstd, one after another; a missing end is an error (zstandard's own reader passes over it)."""
 
@@ -86,6 +96,7 @@ class _Decompressed(io.RawIOBase):
         self._frame: Any = None
         self._ready: memoryview = memoryview(b"")
         self._pending = b""  # compressed bytes after the end of a frame
+        self.consumed = 0  # compressed bytes read
 
     def readable(self) -> bool:
         return True
@@ -102,6 +113,7 @@ class _Decompressed(io.RawIOBase):
     def _advance(self) -> bool:
         """Decompress one block; False at the end of the file."""
         block = self._pending or self._raw.read(1 << 15)
+        self.consumed += 0 if self._pending else len(block)
         self._pending = b""
         if self._frame is None and self._path.endswith(".gz") and block.strip(b"\0") == b"":
             return bool(block)  # padding behind the last frame

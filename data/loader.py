@@ -6,6 +6,7 @@ process joins the workers' items and keeps the state of the last batch consumed,
 """
 
 import dataclasses
+import functools
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -126,7 +127,7 @@ class BatchLoader:
             batch_size=None,
             num_workers=self._num_workers,
             prefetch_factor=self._config.prefetch_steps,
-            worker_init_fn=_one_thread,
+            worker_init_fn=functools.partial(_begin_worker, os.getpid()),
         )
         return iter(loader)
 
@@ -226,14 +227,22 @@ class _Steps(IterableDataset[_Part | ValueError]):
         return out
 
 
-def _one_thread(_: int) -> None:
+def _begin_worker(parent: int, _: int) -> None:
+    """One thread a worker; torch's own watchdog misses a parent that was killed before it looked for the first time."""
+    if os.getppid() != parent:
+        os._exit(1)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     torch.set_num_threads(1)
 
 
+def allowed_world_sizes(config: DataConfig) -> list[int]:
+    """The numbers of processes that divide num_lanes and rows_per_step."""
+    return [n for n in range(1, config.num_lanes + 1) if config.num_lanes % n == config.rows_per_step % n == 0]
+
+
 def check_world_size(config: DataConfig, world_size: int) -> None:
     """Raise ValueError that lists the allowed numbers of processes."""
-    allowed = [n for n in range(1, config.num_lanes + 1) if config.num_lanes % n == config.rows_per_step % n == 0]
+    allowed = allowed_world_sizes(config)
     if world_size not in allowed:
         raise ValueError(
             f"{world_size} processes do not divide data.num_lanes={config.num_lanes} and "

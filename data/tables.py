@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from data.config import SourceConfig
 from data.files import BrokenFileError, File, is_remote, open_file
 from data.readers import Cursor, Record, column_record, parts
-from data.units import Unit, strides
+from data.units import Plan, Unit, strides
 
 BATCH_ROWS = 1024
 
@@ -28,6 +28,13 @@ def table_units(source: SourceConfig, files: list[File], num_lanes: int) -> list
             count = 1
         units += [Unit(file.path, group, group + 1) for group in range(count)]
     return strides(units, num_lanes)
+
+
+def num_rows(plan: Plan) -> int:
+    """Rows of all files of a source of tables."""
+    if plan.source.format == "parquet":
+        return sum(_parquet(file.path).metadata.num_rows for file in plan.files if file.size)
+    return sum(len(batch) for file in plan.files if file.size for batch in _batches(file.path))
 
 
 def table_records(unit: Unit, cursor: Cursor, source: SourceConfig, limit: int, cut_long: bool) -> Iterator[Record]:

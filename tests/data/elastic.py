@@ -88,4 +88,5 @@ def survive(num_kills: int, config: DataConfig, tokenizer: str, folder: Path, nu
 if __name__ == "__main__":
     config_path, tokenizer_folder, out, kills, steps = sys.argv[1:]
     parsed = DataConfig.model_validate_json(Path(config_path).read_text())
-    print(json.dumps(survive(int(kills), parsed, tokenizer_folder, Path(out), int(steps))))
+    killed = survive(int(kills), parsed, tokenizer_folder, Path(out), int(steps))
+    (Path(out) / "killed.json").write_text(json.dumps(killed))
