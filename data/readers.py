@@ -36,7 +36,11 @@ class Record(NamedTuple):
 
 def read(unit: Unit, cursor: Cursor, source: SourceConfig, limit: int, cut_long: bool) -> Iterator[Record]:
     """The records of `unit` from `cursor` on; texts longer than `limit` bytes come in parts if `cut_long`."""
-    if source.format == "text":
+    if source.hub:
+        from data.hub import hub_records
+
+        yield from hub_records(unit, cursor, source, limit, cut_long)
+    elif source.format == "text":
         yield from _text_records(unit, cursor, limit, cut_long)
     elif source.format == "jsonl":
         yield from _json_records(unit, cursor, source.text_column, limit, cut_long)

@@ -23,6 +23,7 @@ from configs import Config, load_config, run_command
 from data.config import BadInputConfig, SourceConfig
 from data.documents import Sample, read_documents
 from data.report import report
+from data.tokens import load_encoder
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CHINESE = Regex(r"\p{Han}")
@@ -76,8 +77,11 @@ def train(config: TokenizerConfig) -> dict[str, object]:
     tokenizer = untrained(config)
     samples = [Sample() for _ in config.sources]
     characters = _count_characters(config, tokenizer, samples)
-    tokenizer = _trained(config, tokenizer, characters)
-    save(tokenizer, output)
+    if config.existing:
+        tokenizer = _existing(config, tokenizer, output)
+    else:
+        tokenizer = _trained(config, tokenizer, characters)
+        save(tokenizer, output)
     values = report(tokenizer, config.sources, samples)
     (output / "report.json").write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return values
@@ -176,6 +180,25 @@ def _trained(config: TokenizerConfig, tokenizer: Tokenizer, characters: Counter[
     fresh = untrained(config)  # without the numbered ones as special tokens
     fresh.model = models.WordPiece(vocab=tokenizer.get_vocab(), unk_token=UNK)
     return fresh
+
+
+def _existing(config: TokenizerConfig, tokenizer: Tokenizer, output: Path) -> Tokenizer:
+    """Take a folder, or the entries of a vocab.txt (WordPiece), as they are."""
+    path = Path(config.existing)
+    if path.is_dir():
+        from transformers import AutoTokenizer
+
+        AutoTokenizer.from_pretrained(path).save_pretrained(output)
+        return load_encoder(str(output)).tokenizer
+    if not path.is_file() or config.algorithm != "wordpiece":
+        raise ValueError(f"existing: '{path}' is neither a tokenizer folder nor a WordPiece vocab.txt")
+    entries = path.read_text(encoding="utf-8").splitlines()
+    missing = [token for token in SPECIAL if token not in entries]
+    if missing:
+        raise ValueError(f"existing: '{path}' lacks the entries {', '.join(missing)}")
+    tokenizer.model = models.WordPiece(vocab={token: i for i, token in enumerate(entries)}, unk_token=UNK)
+    save(tokenizer, output)
+    return tokenizer
 
 
 def _alphabet(characters: Counter[str], coverage: float) -> list[str]:

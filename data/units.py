@@ -44,6 +44,10 @@ def plan(source: SourceConfig, num_lanes: int, bad_input: BadInputConfig) -> Pla
 
     Raises ValueError when the path matches nothing (or only empty files), unless bad_input.empty_glob is skip.
     """
+    if source.hub:
+        from data.hub import hub_plan
+
+        return hub_plan(source, num_lanes)
     files = find_files(source.path)
     if sum(file.size for file in files) == 0 and bad_input.empty_glob == "error":
         what = "matches no file" if not files else "matches only empty files"

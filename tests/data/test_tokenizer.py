@@ -115,3 +115,16 @@ def test_cased_keeps_case_and_accents(tmp_path: Path, fx_text: Path) -> None:
 def test_what_cannot_work_is_one_clear_error(tmp_path: Path, fx_text: Path, changes: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         trained(tmp_path / "t", fx_text, **changes)
+
+
+def test_an_existing_folder_or_vocabulary_is_taken_as_it_is(tmp_path: Path, fx_text: Path, tokenizer: str) -> None:
+    trained(tmp_path / "copy", fx_text, existing=tokenizer)
+    text = "deba kula 今天 [MASK]"
+    assert AutoTokenizer.from_pretrained(tmp_path / "copy")(text) == AutoTokenizer.from_pretrained(tokenizer)(text)
+    vocabulary = AutoTokenizer.from_pretrained(tokenizer).get_vocab()
+    (tmp_path / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=vocabulary.__getitem__)), encoding="utf-8")
+    trained(tmp_path / "own", fx_text, existing=str(tmp_path / "vocab.txt"))
+    assert AutoTokenizer.from_pretrained(tmp_path / "own")(text) == AutoTokenizer.from_pretrained(tokenizer)(text)
+    (tmp_path / "short.txt").write_text("a\nb\n[UNK]\n")
+    with pytest.raises(ValueError, match=r"lacks the entries \[PAD\], \[CLS\]"):
+        trained(tmp_path / "bad", fx_text, existing=str(tmp_path / "short.txt"))
