@@ -37,7 +37,7 @@ class TrainingConfig(Config):
     learning_rate: float | None = Field(
         default=None,
         gt=0,
-        description="peak; default: 5e-5 x 768 / width, at most 5e-4, for width < 768; 3e-5 from 1024",
+        description="peak; default by width: 5e-5 x 768 / width, at most 5e-4; 3e-5 from width 1024",
     )
     layer_decay: float = Field(
         default=0.9, gt=0, le=1, description="factor of the learning rate from a layer to the one below"

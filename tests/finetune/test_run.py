@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import pipeline
 
 from configs.loader import validate
 from finetune.config import FinetuneConfig
+from finetune.engine import make_accelerator
 from finetune.run import run
 
 
@@ -98,3 +101,27 @@ def test_no_seed_of_five_ends_at_the_majority_class_with_default_settings(
     )  # fmt: skip
     scores = [seed["test"] for seed in run(config)["seeds"]]
     assert min(scores) > 0.9
+
+
+def check_bf16(encoder: str, topics: dict[str, str], folder: Path) -> None:
+    """Autocast learns as well, and the weights stay fp32."""
+    config = configure(
+        task="classification", model=encoder, run_dir=str(folder / "run"), **topics, seeds=[0], precision="bf16",
+        training={"learning_rate": 3e-3, "num_epochs": 15, "layer_decay": 1.0},
+    )  # fmt: skip
+    assert run(config)["mean"] > 0.8
+    weights = load_file(folder / "run" / "model" / "model.safetensors")
+    assert {weight.dtype for weight in weights.values()} == {torch.float32}
+
+
+def test_bf16_is_autocast(encoder: str, topics: dict[str, str], tmp_path: Path) -> None:
+    check_bf16(encoder, topics, tmp_path)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("architecture", ["bert", "roberta_prelayernorm", "modernbert"])
+def test_bf16_on_cuda(
+    architecture: str, make_encoder: Callable[[str], str], topics: dict[str, str], tmp_path: Path
+) -> None:
+    assert make_accelerator().device.type == "cuda"
+    check_bf16(make_encoder(architecture), topics, tmp_path)
