@@ -51,8 +51,10 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size, bias=config.bias)
         self.output = nn.Linear(config.hidden_size, config.hidden_size, bias=config.bias)
 
-    def forward(self, x: Tensor, layout: Documents | Padding, rotation: Rotation | None) -> Tensor:
-        """x (…, H) to (…, H)."""
+    def forward(
+        self, x: Tensor, layout: Documents | Padding, rotation: Rotation | None, places: Tensor | None = None
+    ) -> Tensor:
+        """x (…, H) to (…, H), or to (M, H) of the packed tokens at `places` (M,)."""
         query, key, value = self._heads(x, rotation)
         dropout = self.config.attention_dropout if self.training else 0.0
         if isinstance(layout, Padding):
@@ -61,7 +63,8 @@ class Attention(nn.Module):
             attended = varlen_attention(query, key, value, layout, self.window)
         else:
             attended = grouped_attention(query, key, value, layout, self.window, dropout)
-        return self.output(attended.flatten(-2))
+        attended = attended.flatten(-2)
+        return self.output(attended if places is None else attended.index_select(0, places))
 
     def weights(self, x: Tensor, rotation: Rotation | None) -> Tensor:
         """The attention weights of one document, x (T, H) to (A, T, T); for looking inside, not for training."""

@@ -159,11 +159,13 @@ class EncoderConfig(Config):
         """Floating point operations of one forward pass a token; training takes three times as many.
 
         `document_length` is the mean length that a token's attention sees (sum of squares over sum of lengths),
-        `masked_fraction` the share of tokens that the head runs on. Multiply-adds count two; embeddings, norms,
-        softmax and dropout are left out, as is the recomputation of gradient checkpointing (the MFU convention).
+        `masked_fraction` the share of tokens that the head, and the last layer past its attention, run on.
+        Multiply-adds count two; embeddings, norms, softmax and dropout are left out, as is the recomputation of
+        gradient checkpointing (the MFU convention).
         """
         hidden, inner = self.hidden_size, self.feed_forward_size
-        linear = 2 * (4 * hidden * hidden + (3 if self.gated else 2) * hidden * inner) * self.num_layers
+        outputs = hidden * hidden + (3 if self.gated else 2) * hidden * inner
+        linear = 2 * (3 * hidden * hidden * self.num_layers + outputs * (self.num_layers - 1 + masked_fraction))
         local = sum(self.is_local(layer) for layer in range(self.num_layers))
         window = min(document_length, (self.local_window or 0) + 1)
         attention = 4 * hidden * (document_length * (self.num_layers - local) + window * local)

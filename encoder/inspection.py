@@ -64,7 +64,7 @@ def _watch(layer: Layer, seen: _Seen) -> list[Any]:
         seen.entered, seen.left = inputs[0][0], output[0]
 
     def read_attention(module: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, _, rotation = inputs
+        x, _, rotation, _ = inputs
         seen.weights, seen.attended = module.weights(x[0], rotation), output[0]
 
     def read_feed_forward(module: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

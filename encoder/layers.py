@@ -1,6 +1,6 @@
 """The layer: attention and feed-forward, each with its residual, its norm before or after.
 
-Shapes: `…` is S packed tokens or B rows of T, H hidden width, F feed-forward width.
+Shapes: `…` is S packed tokens or B rows of T, M selected tokens, H hidden width.
 """
 
 from collections.abc import Callable
@@ -53,10 +53,13 @@ class Layer(nn.Module):
         self.feed_forward = FeedForward(config)
         self.dropout = nn.Dropout(config.hidden_dropout)
 
-    def forward(self, x: Tensor, layout: Documents | Padding, rotation: Rotation | None) -> Tensor:
-        """x (…, H) to (…, H)."""
+    def forward(
+        self, x: Tensor, layout: Documents | Padding, rotation: Rotation | None, places: Tensor | None = None
+    ) -> Tensor:
+        """x (…, H) to (…, H), or to (M, H) of the packed tokens at `places` (M,), computing no other past attention."""
+        attended = self.dropout(self.attention(self.attention_norm(x) if self.pre else x, layout, rotation, places))
+        x = (x if places is None else x.index_select(0, places)) + attended
         if self.pre:
-            x = x + self.dropout(self.attention(self.attention_norm(x), layout, rotation))
             return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
-        x = self.attention_norm(x + self.dropout(self.attention(x, layout, rotation)))
+        x = self.attention_norm(x)
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))

@@ -1,7 +1,8 @@
 """The encoder and its masked-language-model head: one implementation of every shape.
 
-Training computes packed documents (no padding, no mask) and the head on masked tokens only; inference takes padded
-batches. Memory beside the activations: one chunk of logits (`encoder.loss`).
+Training computes packed documents (no padding, no mask), and on masked tokens only what nothing else depends on: the
+last layer from its attention on, and the head. Inference takes padded batches. Memory beside the activations: one chunk
+of logits (`encoder.loss`).
 
 Shapes: S packed tokens, B rows of T tokens, M masked tokens, H hidden width, V vocabulary.
 """
@@ -70,9 +71,8 @@ class Encoder(nn.Module):
         word embedding.
         """
         check_bounds(self.config, input_ids, documents.max_length)
-        hidden = self._run(input_ids[documents.order], documents.positions, documents, None)
         places = documents.inverse if selected is None else documents.inverse[selected]
-        return self.final_norm(hidden.index_select(0, places))
+        return self._run(input_ids[documents.order], documents.positions, documents, places=places)
 
     def hidden(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, segment_ids: Tensor | None = None
@@ -84,22 +84,30 @@ class Encoder(nn.Module):
         check_bounds(self.config, input_ids, input_ids.shape[1])
         keep = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)
-        hidden = self._run(input_ids, positions, Padding(keep), segment_ids)
-        return self.final_norm(hidden).masked_fill(~keep[..., None], 0.0)
+        hidden = self._run(input_ids, positions, Padding(keep), segment_ids=segment_ids)
+        return hidden.masked_fill(~keep[..., None], 0.0)
 
     def _run(
-        self, input_ids: Tensor, positions: Tensor, layout: Documents | Padding, segment_ids: Tensor | None
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        layout: Documents | Padding,
+        *,
+        segment_ids: Tensor | None = None,
+        places: Tensor | None = None,
     ) -> Tensor:
+        """Hidden states (…, H), or (M, H) of the packed tokens at `places` (M,)."""
         every = self.config.gradient_checkpointing
         rotations = self._rotations(positions)
         x = self.embeddings(input_ids, positions, segment_ids)
         for number, layer in enumerate(self.layers):
-            rotation = rotations[self.config.is_local(number)]
+            is_last = number == len(self.layers) - 1
+            inputs = x, layout, rotations[self.config.is_local(number)], places if is_last else None
             if every and number % every == 0 and self.training and torch.is_grad_enabled():
-                x = checkpoint(layer, x, layout, rotation, use_reentrant=False)
+                x = checkpoint(layer, *inputs, use_reentrant=False)
             else:
-                x = layer(x, layout, rotation)
-        return x
+                x = layer(*inputs)
+        return self.final_norm(x)
 
     def _rotations(self, positions: Tensor) -> tuple[Rotation | None, Rotation | None]:
         """The rotary angles of global and of local layers."""
@@ -163,9 +171,21 @@ class MaskedLanguageModel(nn.Module):
 
         With M = 0 the loss is 0 and every parameter's gradient is zero, not None.
         """
+        if not len(targets):
+            return self._nothing_masked(input_ids, documents)
         hidden = self.encoder(input_ids, documents, masked_positions)
         loss: MaskedLoss = self.head(hidden, targets, label_smoothing)
         return loss
+
+    def _nothing_masked(self, input_ids: Tensor, documents: Documents) -> MaskedLoss:
+        """Loss 0 by way of one token that counts nothing.
+
+        torch treats tensors without rows apart, and a ZeRO-3 rank that has them waits for the others for ever (seen
+        with dropout in a recomputed last layer).
+        """
+        first = input_ids.new_zeros(1)
+        loss = self.head(self.encoder(input_ids, documents, first), first)
+        return MaskedLoss(loss.loss_sum * 0.0, loss.num_correct * 0)
 
     def logits(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, segment_ids: Tensor | None = None

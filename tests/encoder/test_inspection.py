@@ -17,7 +17,7 @@ def test_shown_attention_is_the_attention_in_use(shape, tiny_model):
     assert model.training
     with torch.no_grad():
         assert torch.equal(logits, model.eval().logits(input_ids[None])[0])
-        for view, (attention, (x, _, rotation), output) in zip(views, seen, strict=False):
+        for view, (attention, (x, _, rotation, _), output) in zip(views, seen, strict=False):
             value = attention._heads(x[0], rotation)[2]
             attended = torch.einsum("aqk,kad->qad", view.attention, value).flatten(-2)
             assert torch.allclose(attention.output(attended), output[0], atol=1e-5)
