@@ -67,6 +67,12 @@ def test_loss_is_cross_entropy_of_the_masked_tokens(shape, tiny_model):
         expected = F.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing)
         assert torch.allclose(loss.loss_sum, expected, rtol=1e-5)
         assert loss.num_correct == (logits.argmax(-1) == targets).sum()
+        gradients = []
+        for way in (loss.loss_sum, expected):
+            model.zero_grad()
+            way.backward()
+            gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+        assert relative(*gradients) <= 1e-5  # computing masked tokens only loses nothing
 
 
 def test_r02_no_masked_token_gives_loss_zero_and_a_gradient_everywhere(shape, tiny_model):
