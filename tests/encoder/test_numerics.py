@@ -151,3 +151,16 @@ def test_kernel_is_named_by_what_it_can_do(tiny_config):
     assert (
         attention_kernel("cuda", torch.bfloat16, tiny_config()) == "grouped"
     )  # heads of width 36: not a multiple of 8
+
+
+def test_bfloat16_by_autocast_and_by_weights_stays_near_float32(shape, tiny_model):
+    model = tiny_model(shape)
+    exact = model(*batch()).loss_sum.item()
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = model(*batch()).loss_sum
+    mixed.backward()
+    half = model.bfloat16()(*batch()).loss_sum
+    half.backward()
+    for loss in (mixed, half):
+        assert loss.dtype == torch.float32
+        assert loss.item() == pytest.approx(exact, rel=0.02)
