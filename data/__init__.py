@@ -3,7 +3,7 @@
 from data.config import BadInputConfig, DataConfig, DataRun, MaskConfig, SourceConfig
 from data.hashing import format_hash
 from data.loader import Batch, BatchLoader, check_world_size
-from data.state import merge_states
+from data.state import counts_of, merge_states
 
 __all__ = [
     "BadInputConfig",
@@ -14,6 +14,7 @@ __all__ = [
     "MaskConfig",
     "SourceConfig",
     "check_world_size",
+    "counts_of",
     "format_hash",
     "merge_states",
 ]

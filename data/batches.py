@@ -1,6 +1,7 @@
 """`python -m data batches`: the global batches of a run as JSON lines, for looking at them and for comparing runs."""
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ from configs import load_config
 from data import hashing
 from data.config import DataRun
 from data.loader import Batch, BatchLoader
-from data.state import merge_states
+from data.state import counts_of, merge_states
 
 FLAGS = ("--steps", "--start", "--processes", "--workers")
 
@@ -30,10 +31,21 @@ def main(arguments: list[str]) -> int:
     if start:
         for _, batches in zip(range(start), global_batches(run, world_size), strict=False):
             state = merge_states([batch.state for batch in batches])
+    batches = []
     with contextlib.suppress(BrokenPipeError):
         for _, batches in zip(range(flags.get("--steps", 1)), global_batches(run, world_size, state), strict=False):
             print(orjson.dumps(to_json(batches)).decode(), flush=True)
+    if batches:
+        _tell_skipped(merge_states([batch.state for batch in batches]), run)
     return 0
+
+
+def _tell_skipped(state: dict[str, Any], run: DataRun) -> None:
+    for source, counts in zip(run.data.sources, counts_of(state), strict=True):
+        for kind, places in counts.places.items():
+            skipped, replaced = counts.skipped.get(kind, 0), counts.replaced.get(kind, 0)
+            what = f"{skipped} skipped, {replaced} replaced; first at {places[0]}"
+            print(f"{source.path or source.hub}: {kind}: {what}", file=sys.stderr)
 
 
 def _flags(arguments: list[str]) -> tuple[dict[str, int], list[str]]:

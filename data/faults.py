@@ -27,6 +27,16 @@ class Counts:
         if len(places) < PLACES:
             places.append(place)
 
+    def add(self, other: "Counts") -> None:
+        """Add what another lane counted."""
+        self.read += other.read
+        self.used += other.used
+        for mine, theirs in ((self.skipped, other.skipped), (self.replaced, other.replaced)):
+            for kind, count in theirs.items():
+                mine[kind] = mine.get(kind, 0) + count
+        for kind, places in other.places.items():
+            self.places[kind] = (self.places.get(kind, []) + places)[:PLACES]
+
     def check(self) -> None:
         """Nothing may be lost: called at the end of every epoch."""
         assert self.read == self.used + sum(self.skipped.values()), f"records lost: {self}"

@@ -4,6 +4,7 @@ from typing import Any
 
 from data import hashing
 from data.config import DataConfig
+from data.faults import Counts
 from data.units import Plan
 
 VERSION = 1
@@ -56,3 +57,14 @@ def merge_states(states: list[State]) -> State:
     lanes = {lane: value for state in states for lane, value in state["lanes"].items()}
     assert len(lanes) == first["header"]["num_lanes"], "states of some ranks are missing"
     return {**first, "lanes": dict(sorted(lanes.items(), key=lambda item: int(item[0])))}
+
+
+def counts_of(state: State) -> list[Counts]:
+    """Records read, used, skipped and replaced, by source over all lanes, up to the windows at hand."""
+    totals: list[Counts] = []
+    for lane in state["lanes"].values():
+        for number, source in enumerate(lane["sources"]):
+            if number == len(totals):
+                totals.append(Counts())
+            totals[number].add(Counts.from_json(source["counts"]))
+    return totals

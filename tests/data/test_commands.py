@@ -129,3 +129,12 @@ def test_inspect_estimates_within_a_tenth(real_data: Path, tmp_path: Path, run_f
     encoder = load_encoder(tokenizer)
     the_plan = plan(run.data.sources[0], 1, run.data.bad_input)
     assert inspect.estimate(the_plan, encoder, run.data) == exact  # small: read whole
+
+
+def test_batches_tell_what_was_skipped(tmp_path: Path, run_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"text": "some words"}\n{\n' * 20)
+    source = json.dumps([{"path": str(bad), "format": "jsonl"}])
+    skipping = [f"data.sources={source}", "data.bad_input.json_line=skip", "data.num_epochs=1"]
+    batches.main([str(run_file), "--steps", "9", "--processes", "2", *skipping])
+    assert f"{bad}: json_line: 20 skipped, 0 replaced; first at {bad}:" in capsys.readouterr().err

@@ -1,0 +1,254 @@
+# ruff: noqa: E402
+"""Figures of the data pipeline on real text: `python benchmarks/data.py [PART ...]`, parts are the functions in PARTS.
+
+CPU seconds of one thread, medians of paired runs, on ../shared/data/pretrain; prints Markdown for RESULTS.md.
+"""
+
+import gzip
+import itertools
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+sys.path[0] = str(Path(__file__).resolve().parent.parent)  # this file must not stand for the package
+
+import numpy as np
+import torch
+
+from data import BatchLoader, DataConfig, DataRun, MaskConfig, merge_states
+from data.cache import write_cache
+from data.masks import Masker
+from data.tokenizer import TokenizerConfig, train
+from data.tokens import WORD_BEGINS, SpecialIds, load_encoder
+
+REAL = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "pretrain"
+TEXTS = {"en": "en_news_wiki_web", "zh": "zh_news_books"}
+PAIRS = 3
+DOCUMENTS = 512
+Folder = Path
+
+
+def source(path: str | Path) -> dict[str, Any]:
+    return {"path": str(path), "format": "jsonl"}
+
+
+def corpus(folder: Folder, language: str, repeat: int = 1) -> tuple[Path, list[str]]:
+    """Some documents as plain JSON lines, and their texts."""
+    with gzip.open(REAL / f"{TEXTS[language]}.jsonl.gz") as file:
+        lines = list(itertools.islice(file, DOCUMENTS))
+    path = folder / f"{language}-{repeat}.jsonl"
+    path.write_bytes(b"".join(lines * repeat))
+    return path, [json.loads(line)["text"] for line in lines]
+
+
+def tokenizer(folder: Folder, algorithm: str, vocab_size: int = 16384) -> str:
+    output = folder / f"{algorithm}-{vocab_size}"
+    if not output.exists():
+        values = {"output": str(output), "algorithm": algorithm, "vocab_size": vocab_size}
+        sources = [source(REAL / f"{name}.jsonl.gz") for name in TEXTS.values()]
+        train(TokenizerConfig.model_validate({**values, "sources": sources}))
+    return str(output)
+
+
+def config(path: str | Path, **changes: Any) -> DataConfig:
+    values = {"sources": [source(path)], "num_lanes": 8, "rows_per_step": 64, "num_epochs": 1}
+    return DataConfig.model_validate({**values, **changes})
+
+
+def cpu(action: Callable[..., int], *arguments: Any) -> float:
+    """CPU nanoseconds a token of an action that returns its tokens."""
+    start = time.process_time()
+    tokens = action(*arguments)
+    return (time.process_time() - start) / tokens * 1e9
+
+
+def bare(name: str, texts: list[str]) -> int:
+    encode = load_encoder(name).tokenizer.encode_batch_fast
+    windows = (texts[i : i + 256] for i in range(0, len(texts), 256))
+    return sum(len(e.ids) for window in windows for e in encode(window, add_special_tokens=False))
+
+
+def ours(data: DataConfig, name: str) -> int:
+    """Tokens without CLS and SEP, as for the bare tokenizer."""
+    tokens = 0
+    for batch in BatchLoader(data, name, 0):
+        if not batch.tokens:
+            return tokens
+        tokens += batch.tokens - 2 * sum(map(len, batch.piece_lengths))
+    raise AssertionError
+
+
+def speed(folder: Folder) -> Iterator[str]:
+    yield "| text | tokenizer | bare, ns/token | text in → batches out | ratio | with cache | gain |"
+    yield "|---|---|---|---|---|---|---|"
+    for language, algorithm in itertools.product(TEXTS, ("wordpiece", "bpe")):
+        name = tokenizer(folder, algorithm)
+        path, texts = corpus(folder, language)
+        cached = config(path, cache=str(folder / f"cache-{language}-{algorithm}"))
+        write_cache(DataRun(tokenizer=name, data=cached))
+        runs = [(cpu(bare, name, texts), cpu(ours, config(path), name), cpu(ours, cached, name)) for _ in range(PAIRS)]
+        a, b, c = (median(run[i] for run in runs) for i in range(3))
+        ratio, gain = median(x / y for x, y, _ in runs), median(y / z for _, y, z in runs)
+        yield f"| {language} | {algorithm} | {a:.0f} | {b:.0f} | {ratio:.3f} | {c:.0f} | {gain:.1f} |"
+
+
+def masks(_: Folder) -> Iterator[str]:
+    special = SpecialIds(2, 3, 0, 4, (0, 1, 2, 3, 4), 16384)
+    generator = np.random.default_rng(0)
+    rows = generator.integers(5, 16384, (64, 512)).astype(np.uint32)
+    rows[generator.random(rows.shape) < 0.7] |= WORD_BEGINS
+    yield "| masks | ns/token |\n|---|---|"
+    for unit in ("token", "word", "span"):
+        masker = Masker(MaskConfig.model_validate({"unit": unit}), special, 0)
+
+        yield f"| {unit} | {median(cpu(masked, masker, rows) for _ in range(PAIRS)):.1f} |"
+
+
+def masked(masker: Masker, rows: np.ndarray) -> int:
+    for _ in range(20):
+        masker(rows, range(len(rows)))
+    return 20 * rows.size
+
+
+def resume(folder: Folder) -> Iterator[str]:
+    """Time to the first batch from a state, early and late in the run, all lanes in one process."""
+    path, _ = corpus(folder, "en", 4)
+    name = tokenizer(folder, "wordpiece")
+    cached = config(path, num_epochs=None, rows_per_step=8, cache=str(folder / "cache-resume"))
+    write_cache(DataRun(tokenizer=name, data=cached))
+    plain = cached.model_copy(update={"cache": ""})
+    late = int(os.environ.get("LATE_STEP", "20000"))
+    states = {}
+    for batch in BatchLoader(cached, name, 0):
+        if batch.step in (10, late):
+            states[batch.step] = merge_states([batch.state])
+        if batch.step == late:
+            break
+    seconds: dict[int, list[float]] = {10: [], late: []}
+    for _ in range(PAIRS):
+        for step, state in states.items():
+            start = time.process_time()
+            next(iter(BatchLoader(plain, name, 0, state=state)))
+            seconds[step].append(time.process_time() - start)
+    early, after = median(seconds[10]), median(seconds[late])
+    size = len(json.dumps(states[late])) / 8
+    yield f"First batch of 8 lanes after a resume, CPU seconds: step 10 {early:.2f}, step {late} {after:.2f}"
+    yield f"(ratio {after / early:.2f}, {after / 8:.2f} a lane); state {size:.0f} bytes a lane."
+
+
+def peer(folder: Folder) -> Iterator[str]:
+    """datasets streaming + map(tokenize) + grouping + DataCollatorForLanguageModeling, same files and tokenizer."""
+    from datasets import load_dataset
+    from transformers import AutoTokenizer, DataCollatorForLanguageModeling
+
+    path, _ = corpus(folder, "en")
+    name = tokenizer(folder, "wordpiece")
+    fast = AutoTokenizer.from_pretrained(name)
+
+    def group(examples: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
+        ids = list(itertools.chain.from_iterable(examples["input_ids"]))
+        return {"input_ids": [ids[i : i + 512] for i in range(0, len(ids) - 511, 512)]}
+
+    def peers() -> int:
+        stream = load_dataset("json", data_files=str(path), split="train", streaming=True)
+        columns = ["source", "doc", "part", "text"]
+        stream = stream.map(lambda e: {"input_ids": fast(e["text"]).input_ids}, batched=True, remove_columns=columns)
+        rows = stream.shuffle(buffer_size=256, seed=0).map(group, batched=True)
+        loader = torch.utils.data.DataLoader(rows, batch_size=64, collate_fn=DataCollatorForLanguageModeling(fast))
+        return sum(batch["input_ids"].numel() for batch in loader)
+
+    runs = [(cpu(peers), cpu(ours, config(path), name)) for _ in range(PAIRS)]
+    yield f"Peer {median(a for a, _ in runs):.0f} ns/token, ours {median(b for _, b in runs):.0f}:"
+    yield f"{median(a / b for a, b in runs):.2f} times its tokens a CPU second."
+
+
+def shuffle(folder: Folder) -> Iterator[str]:
+    """A corpus sorted by topic: the topic mix of global batches against a perfect shuffle's (total variation)."""
+    name = tokenizer(folder, "wordpiece")
+    yield "| documents | topics | lanes | open units | total variation | of a perfect shuffle |"
+    yield "|---|---|---|---|---|---|"
+    for documents, num_lanes, open_units in itertools.product((2000, 100_000), (8, 24), (1, 4, 8)):
+        path = folder / f"topics-{documents}.txt"
+        topics = 20
+        if not path.exists():
+            lines = (f"topic {i * topics // documents} of text " + "word " * 90 for i in range(documents))
+            path.write_text("\n".join(lines))
+        size = path.stat().st_size
+        data = config(
+            path,
+            sources=[{"path": str(path)}],
+            num_lanes=num_lanes,
+            open_units=open_units,
+            num_epochs=None,
+            sequence_length=128,
+            rows_per_step=240,
+        )
+        distances = []
+        for batch in itertools.islice(BatchLoader(data, name, 0), 12):
+            ids = [document for row in batch.documents for document in row]
+            found = np.array([int(d.partition("#")[0].rpartition(":")[2]) * topics // size for d in ids])
+            distances.append(np.abs(np.bincount(found, minlength=topics) / len(found) - 1 / topics).sum() / 2)
+        draws = np.random.default_rng(0).multinomial(240, [1 / topics] * topics, 1000) / 240
+        perfect = np.abs(draws - 1 / topics).sum(axis=1).mean() / 2
+        yield f"| {documents:,} | {topics} | {num_lanes} | {open_units} | {np.mean(distances):.3f} | {perfect:.3f} |"
+
+
+def memory(folder: Folder) -> Iterator[str]:
+    """Peak resident memory of a process that reads an epoch of some text, and of ten times as much."""
+    name = tokenizer(folder, "wordpiece")
+    peaks = []
+    for repeat in (1, 10):
+        path, _ = corpus(folder, "zh", repeat)
+        data = config(path, num_lanes=4, window_documents=64)
+        (folder / "memory.json").write_text(data.model_dump_json())
+        command = [sys.executable, __file__, "--peak", str(folder / "memory.json"), name]
+        peaks.append(int(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+    yield f"Peak memory over one epoch: {peaks[0]} MB; of ten times the text: {peaks[1]} MB"
+    yield f"({peaks[1] / peaks[0] - 1:+.1%})."
+
+
+def tokenizers(folder: Folder) -> Iterator[str]:
+    yield "| algorithm | vocabulary | text | unknown rate | tokens a word | tokens a character |"
+    yield "|---|---|---|---|---|---|"
+    for algorithm in ("wordpiece", "bpe", "unigram"):
+        values = json.loads((Path(tokenizer(folder, algorithm)) / "report.json").read_text())
+        for path, row in values["sources"].items():
+            language = next(lang for lang, name in TEXTS.items() if name in path)
+            words = f"{row['tokens_per_word']:.2f}" if language == "en" else "-"
+            yield (
+                f"| {algorithm} | {values['vocab_size']:,} | {language} | {row['unknown_rate']:.4f} | {words} | "
+                f"{row['tokens_per_character']:.3f} |"
+            )
+
+
+PARTS = {f.__name__: f for f in (tokenizers, speed, masks, resume, peer, shuffle, memory)}
+
+
+def main(names: list[str]) -> None:
+    torch.set_num_threads(1)
+    if names[:1] == ["--peak"]:
+        ours(DataConfig.model_validate_json(Path(names[1]).read_text()), names[2])
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+        return
+    folder = Path(os.environ.get("BENCHMARK_FOLDER") or tempfile.mkdtemp())
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names or PARTS:
+        print(f"\n### {name}: `python benchmarks/data.py {name}`\n", flush=True)
+        for line in PARTS[name](folder):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
