@@ -74,7 +74,7 @@ def write_weights(model: MaskedLanguageModel, folder: Path) -> None:
 
 def _write_tokenizer(config: EncoderConfig, tokenizer: Path, folder: Path) -> None:
     """The tokenizer, told which inputs the model takes and how long they may be."""
-    fast = AutoTokenizer.from_pretrained(tokenizer)
+    fast = _load(AutoTokenizer, tokenizer)
     if len(fast) > config.known_vocab_size:
         raise ValueError(f"{tokenizer} has {len(fast)} tokens, the model's vocab_size is {config.vocab_size}")
     inputs = ["input_ids", "attention_mask"] + (["token_type_ids"] if config.num_segments else [])
@@ -89,7 +89,7 @@ def import_folder(folder: Path) -> MaskedLanguageModel:
     Exact, or a ValueError that names what this encoder does not compute. A folder without a masked-language-model
     head (a saved AutoModel) gets a new one; that, and what is left out (a pooler), is said in a warning.
     """
-    config = from_home_config(AutoConfig.from_pretrained(folder), str(folder / "config.json"))
+    config = from_home_config(_load(AutoConfig, folder), str(folder / "config.json"))
     config = config.model_copy(update=_special_ids(folder))
     model = MaskedLanguageModel(config)
     ours = {name: tensor for name, tensor in model.state_dict().items() if name != TIED}
@@ -110,10 +110,19 @@ def import_folder(folder: Path) -> MaskedLanguageModel:
     return model
 
 
+def _load(kind: Any, folder: Path) -> Any:
+    """What `kind` (AutoConfig or AutoTokenizer) reads in a local folder; ValueError naming the folder otherwise."""
+    try:
+        return kind.from_pretrained(folder, local_files_only=True)
+    except (OSError, KeyError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise ValueError(f"{folder}: {kind.__name__} cannot read it: {first}") from None
+
+
 def _special_ids(folder: Path) -> dict[str, int]:
     if not (folder / "tokenizer_config.json").exists():
         return {}
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = _load(AutoTokenizer, folder)
     ids = {f"{role}_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "cls", "sep", "mask", "unk")}
     return {key: number for key, number in ids.items() if number is not None}
 

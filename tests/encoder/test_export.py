@@ -144,6 +144,8 @@ def test_tokenizer_larger_than_the_embedding_is_refused(tiny_model, tokenizer_fo
     save_model(model.state_dict(), model.config, tmp_path / "checkpoint")
     with pytest.raises(ValueError, match=r"has 180 tokens, the model's vocab_size is 100"):
         export_folder(tmp_path / "checkpoint", tokenizer_folder, tmp_path / "out", "card")
+    with pytest.raises(ValueError, match="AutoTokenizer cannot read it"):
+        export_folder(tmp_path / "checkpoint", tmp_path / "nothing", tmp_path / "out", "card")
     assert not (tmp_path / "out").exists()
 
 

@@ -156,6 +156,10 @@ def test_wrong_weights_are_refused_by_name(tmp_path):
     save_file(weights | {"cls.predictions.decoder.weight": torch.zeros(181, 72)}, tmp_path / "model.safetensors")
     with pytest.raises(ValueError, match="differs from the word embedding"):
         load_model(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match="AutoConfig cannot read it"):
+        load_model(tmp_path)
+    THEIRS["bert"].save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ValueError, match=r"has no model\.safetensors"):
         load_model(tmp_path)
