@@ -1,8 +1,8 @@
 """Sentence matching: SimCSE without labels, with positives, with hard negatives; pairs with scores (CoSENT or cosine).
 
 Without labels a sentence is its own positive under another dropout, so dropout must be on: an encoder trained with 0
-gets 0.1, and that is said. Both views run in one forward pass. The MLP on top exists only in that kind and only while
-training; what is saved, scored and served is the pooled encoder.
+gets 0.1, and that is said. The MLP on top exists only in that kind and only while training; what is saved, scored and
+served is the pooled encoder. A batch is encoded in length-sorted parts that fit the caches; the loss sees it whole.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from transformers import AutoModel
 
+from finetune.batches import token_budget, token_budget_batches
 from finetune.columns import has_roles, number_of
 from finetune.config import FinetuneConfig, chosen_metric
 from finetune.contrast import contrastive_loss, cosent_loss, cosine_loss
@@ -123,11 +124,15 @@ class Matching:
         return example.weight
 
     def _vectors(self, model: nn.Module, examples: list[Example]) -> list[Tensor]:
-        """One (examples, width) a text of the example, from one forward pass over all of them."""
+        """One (examples, width) a text of the example: length-sorted forward passes, joined in order."""
         count = len(examples[0].encodings)
         encodings = [example.encodings[i] for i in range(count) for example in examples]
         device = next(model.parameters()).device
-        return list(model(**self.inputs.pad(encodings, device)).float().chunk(count))
+        lengths = [len(encoding["input_ids"]) for encoding in encodings]
+        batches = token_budget_batches(lengths, token_budget(self.config.training.max_tokens_per_device, device))
+        vectors = [model(**self.inputs.pad([encodings[i] for i in batch], device)).float() for batch in batches]
+        places = torch.tensor([i for batch in batches for i in batch], device=device)
+        return list(torch.cat(vectors)[places.argsort()].chunk(count))
 
     def loss(self, model: nn.Module, examples: list[Example]) -> Tensor:
         if self.kind == ("text",):  # the same text twice: two dropouts

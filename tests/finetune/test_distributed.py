@@ -12,7 +12,7 @@ import torch
 
 Results = dict[int, list[Any]]
 RunForked = Callable[[list[tuple[str, dict[str, Any]]]], None]
-LOSSES = ["unsupervised", "pairs", "triples", "cosent", "cosine", "classification"]
+LOSSES = ["unsupervised", "pairs", "triples", "cosent", "cosine", "classification", "uneven"]
 
 
 def load_cases_module(root: Path) -> Any:
@@ -37,10 +37,11 @@ def training_config(kind: str, folder: Path, model: str) -> dict[str, Any]:
         "cosent": lambda i: {"text_a": texts[i], "text_b": texts[(i * 5) % 64], "score": float(i % 6)},
         "cosine": lambda i: {"text_a": texts[i], "text_b": texts[(i * 5) % 64], "score": float(i % 6)},
         "classification": lambda i: {"text": texts[i], "label": str(i % 3)},
+        "uneven": lambda i: {"text": "rain " * (40 if i % 2 else 2), "label": str(i % 3)},  # one rank has the long ones
     }
     path = folder / f"{kind}.jsonl"
     path.write_text("".join(json.dumps(columns[kind](i)) + "\n" for i in range(64)))
-    task = "classification" if kind == "classification" else "matching"
+    task = "classification" if kind in ("classification", "uneven") else "matching"
     matching = {"scored_loss": kind} if kind in ("cosent", "cosine") else {}
     training = {"max_tokens_per_device": 128, "batch_size": 64}
     return {"task": task, "model": model, "run_dir": "", "train": str(path), "matching": matching, "training": training}
