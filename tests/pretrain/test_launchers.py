@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +38,7 @@ def steps_so_far(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "accelerate", "deepspeed", "none"])
-def test_every_launcher_trains_the_same_run(write_config: Write, tmp_path: Path, launcher: str) -> None:
+def test_r14_every_launcher_trains_and_saves_the_same_run(write_config: Write, tmp_path: Path, launcher: str) -> None:
     engine = {"name": "deepspeed", "zero_stage": 1}
     trackers = {"trackers": ["wandb"]}
     config = write_config(engine=engine, logging=trackers, training={"num_steps": 4, "rows_per_device": 2})
@@ -209,3 +210,16 @@ def test_a_full_disk_keeps_the_last_whole_checkpoint(write_config: Write, tmp_pa
         assert all(bool(torch.isfinite(tensor).all()) for tensor in newest.values())
     finally:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def test_the_torchrun_script_starts_again_after_a_preemption(write_config: Write, tmp_path: Path, root: Path) -> None:
+    folder = tmp_path / "run"
+    config = write_config(training={"num_steps": 300, "rows_per_device": 2}, checkpoint={"save_every": 1000})
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    script = subprocess.Popen(["launch/torchrun.sh", "1", str(config)], cwd=root, env={**os.environ, "PATH": path})
+    until(lambda: steps_so_far(folder) >= 5)
+    os.kill(read_metrics(folder, "start")[0]["pids"][0], signal.SIGUSR1)
+    assert script.wait(timeout=120) == 0
+    assert len(read_metrics(folder, "start")) == 2
+    assert status(folder) == {"state": "done", "step": 300, "reason": ""}
+    assert [entry["step"] for entry in read_metrics(folder)] == list(range(1, 301))
