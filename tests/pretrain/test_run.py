@@ -267,3 +267,10 @@ def test_r16_compiled_training_is_the_same_and_saves_plain_names(write_config: W
     (run / "checkpoints" / "step_00000006" / "COMPLETE").unlink()
     main([str(path)])
     assert losses(run)[6:] == pytest.approx(losses(tmp_path / "plain")[3:], abs=1e-4)
+
+
+@pytest.mark.parametrize("place", ["/proc/lacuna", "{file}/run"])
+def test_a_folder_that_cannot_be_written_is_named(write_config: Write, corpus: Path, place: str) -> None:
+    with pytest.raises(ValueError, match=r"run_dir .* cannot be written"):
+        main([str(write_config(run_dir=place.format(file=corpus)))])
+    assert corpus.is_file()
