@@ -20,10 +20,10 @@ from data.streams import SourceStream
 from data.tokens import U32, Encoder, encode
 from data.units import Plan
 
-WINDOW_CHARACTERS = 2 << 20  # a window of long documents closes here, to bound memory and the time of a resume
+WINDOW_CHARACTERS = 1 << 20  # a window of long documents closes here, to bound memory and the time of a resume
 ROWS_OF_WINDOW = 16  # a window of short documents stays open until about so many rows are full
 CHARACTERS_PER_TOKEN = 4.0  # before anything was counted
-STAGGER = 8  # first windows have (l mod 8 + 1) / 8 of the documents, so that lanes do not all tokenise at once
+STAGGER = 8  # first windows have 9/16 to 16/16 of the documents, so that lanes do not all tokenise at once
 EMPTY_WINDOWS = 1000  # windows without a token in a row that mean that the tokenizer knows none of this text
 
 State = dict[str, Any]
@@ -170,7 +170,7 @@ class Lane:
         config = self._config
         enough = config.window_documents
         if self._window == 0:
-            enough = max(1, enough * (self._number % STAGGER + 1) // STAGGER)
+            enough = max(1, enough * (STAGGER + self._number % STAGGER + 1) // (2 * STAGGER))
         least = ROWS_OF_WINDOW * self._length
         mixed = [float(count) for count in self._mixed]
         ratios = [t / c if c else 1 / CHARACTERS_PER_TOKEN for t, c in zip(self._tokens, self._characters, strict=True)]

@@ -8,6 +8,7 @@ process joins the workers' items and keeps the state of the last batch consumed,
 import dataclasses
 import functools
 import os
+import resource
 from collections.abc import Iterator
 from typing import Any
 
@@ -179,6 +180,7 @@ class _Steps(IterableDataset[_Part | ValueError]):
     def __iter__(self) -> Iterator[_Part | ValueError]:
         worker = get_worker_info()
         numbers = self._owned if worker is None else self._owned[worker.id :: worker.num_workers]
+        _allow_files(len(numbers) * len(self._plans) * self._config.open_units)
         lanes = {
             number: Lane(number, self._plans, self._config, self._encoder, self._seed, self._states.get(number))
             for number in numbers
@@ -189,8 +191,9 @@ class _Steps(IterableDataset[_Part | ValueError]):
             while True:
                 yield self._part(lanes, row, sent)
                 row += self._config.rows_per_step
-        except ValueError as error:
-            yield error  # torch would wrap it in the worker's trace
+        except ValueError as error:  # torch would wrap it in the worker's trace
+            while True:  # a stream that ends makes torch wait 5 s for each worker at the end
+                yield error
 
     def _part(self, lanes: dict[int, Lane], first_row: int, sent: dict[int, State]) -> _Part:
         num_lanes = self._config.num_lanes
@@ -225,6 +228,14 @@ class _Steps(IterableDataset[_Part | ValueError]):
                 row[at + 1 : end - 1] = piece.ids
                 at = end
         return out
+
+
+def _allow_files(count: int) -> None:
+    """Raise the soft limit of open files where a lane's units need more than it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + 1024 if hard == resource.RLIM_INFINITY else min(count + 1024, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _begin_worker(parent: int, _: int) -> None:

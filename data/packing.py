@@ -14,9 +14,10 @@ from typing import NamedTuple
 from data.tokens import U32
 
 FILL = 0.995
+MOST_CARRIED = 4  # rows
 BOUNDARIES = 2  # CLS and SEP of each piece
 WHOLE = -1
-LEAST_PART = 16  # tokens of a part that only fills a gap
+LEAST_PART = 8  # tokens of a part that only fills a gap
 
 
 class Piece(NamedTuple):
@@ -138,11 +139,13 @@ def _part_size(length: int, room: int) -> int:
 
 
 def _leaving(rows: list[_Row], sequence_length: int) -> set[int]:
-    """The ids of the fullest rows, as many as keep the mean fill."""
+    """The ids of the fullest rows: those that keep the mean fill, and all but a few in any case."""
     leaving = {id(row) for row in rows if row.old}
     wasted = sum(row.room for row in rows if row.old)
-    for row in sorted((row for row in rows if not row.old), key=lambda row: (row.room, row.first)):
-        if wasted + row.room > (1 - FILL) * sequence_length * (len(leaving) + 1):
+    fullest = sorted((row for row in rows if not row.old), key=lambda row: (row.room, row.first))
+    for i, row in enumerate(fullest):
+        too_empty = wasted + row.room > (1 - FILL) * sequence_length * (len(leaving) + 1)
+        if too_empty and i >= len(fullest) - MOST_CARRIED:
             break
         leaving.add(id(row))
         wasted += row.room
