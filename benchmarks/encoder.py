@@ -23,7 +23,6 @@ from typing import NamedTuple
 import torch
 from tokenizers import BertWordPieceTokenizer
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForMaskedLM
 
 from encoder import Documents, EncoderConfig, MaskedLanguageModel
 
@@ -118,6 +117,8 @@ def our_config(size: Size, dropout: float, gradient_checkpointing: int = 0) -> E
 
 def peer_model(size: Size, dropout: float) -> nn.Module:
     """transformers' RobertaPreLayerNorm with SDPA."""
+    from transformers import AutoConfig, AutoModelForMaskedLM  # our side does not load it, in memory either
+
     config = AutoConfig.for_model(
         "roberta-prelayernorm",
         vocab_size=VOCAB_SIZE,
