@@ -108,17 +108,16 @@ class BatchLoader:
         starts: dict[int, State] = {}
         stages: dict[int, tuple[Stage, ...]] = {}
         step, row = self._step, self._row
-        while True:
-            of_step = []
-            for _ in range(max(1, self._num_workers)):
-                part = next(parts)
-                if isinstance(part, ValueError):
-                    raise part
-                of_step.append(part)
-                starts |= part.starts
-                stages |= part.stages
-            step, row = step + 1, row + self._config.rows_per_step
-            yield self._joined(of_step, step, row, {lane: (starts[lane], stages[lane]) for lane in stages})
+        try:
+            while True:
+                of_step = [_checked(next(parts)) for _ in range(max(1, self._num_workers))]
+                for part in of_step:
+                    starts |= part.starts
+                    stages |= part.stages
+                step, row = step + 1, row + self._config.rows_per_step
+                yield self._joined(of_step, step, row, {lane: (starts[lane], stages[lane]) for lane in stages})
+        finally:
+            del parts  # ends the workers now, even where a traceback keeps this frame
 
     def _parts(self) -> Iterator[_Part | ValueError]:
         if self._num_workers == 0:
@@ -192,8 +191,7 @@ class _Steps(IterableDataset[_Part | ValueError]):
                 yield self._part(lanes, row, sent)
                 row += self._config.rows_per_step
         except ValueError as error:  # torch would wrap it in the worker's trace
-            while True:  # a stream that ends makes torch wait 5 s for each worker at the end
-                yield error
+            yield error
 
     def _part(self, lanes: dict[int, Lane], first_row: int, sent: dict[int, State]) -> _Part:
         num_lanes = self._config.num_lanes
@@ -228,6 +226,13 @@ class _Steps(IterableDataset[_Part | ValueError]):
                 row[at + 1 : end - 1] = piece.ids
                 at = end
         return out
+
+
+def _checked(part: _Part | ValueError) -> _Part:
+    """Raise the error that a worker sent."""
+    if isinstance(part, ValueError):
+        raise part
+    return part
 
 
 def _allow_files(count: int) -> None:
