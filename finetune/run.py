@@ -5,6 +5,7 @@ Test rows are scored once a seed, with the weights that dev chose. The folder `m
 dev (the first one without dev). Training rows are held in memory; scored rows are streamed.
 """
 
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -117,39 +118,47 @@ def train_seeds(
     histories: dict[int, History] = {}
     best: float | None = None
     for seed in config.seeds:
-        start = time.perf_counter()
         set_seed(seed)
         model = task.build(config.model, from_scratch=run_dir is None).to(accelerator.device)
-        before = task.diagnose(model, examples)
-
-        def evaluate(current: torch.nn.Module) -> dict[str, float]:
-            return score_files(config, task, current, config.dev, accelerator)
-
-        history = train(task, model, examples, training, accelerator, seed, evaluate if config.dev else None)
-        entry: dict[str, Any] = {
-            "seed": seed,
-            "steps": len(history.steps),
-            "best_step": history.best_step,
-            "dev": history.best,
-        }
-        entry |= score_seed(config, task, model, history, accelerator)
-        if before:
-            entry["space"] = {"before": before, "after": task.diagnose(model, examples)}
-        entry["seconds"] = round(time.perf_counter() - start, 2)
+        entry, histories[seed] = train_seed(config, task, model, examples, training, accelerator, seed)
         seeds.append(entry)
-        histories[seed] = history
         if accelerator.is_main_process:
             say_what_is_wrong(entry)
-        if run_dir and (best is None or (history.best is not None and history.best > best)):
-            best = history.best if history.best is not None else float("inf")
+        if run_dir and (best is None or (entry["dev"] is not None and entry["dev"] > best)):
+            best = entry["dev"] if entry["dev"] is not None else math.inf  # without dev the first seed stays
             if accelerator.is_main_process:
                 task.save(model, run_dir / "model")
     if run_dir and accelerator.is_main_process:
         draw_curves(histories, task.metric, run_dir / "learning_curves.png")
-        write_json(run_dir / "history.json", {seed: vars(history) for seed, history in histories.items()})
+        write_json(run_dir / "history.json", {seed: history.told() for seed, history in histories.items()})
     name = "test" if config.test else "dev"
     values = [entry[name] for entry in seeds if entry.get(name) is not None]
     return {"seeds": seeds, "scored_on": name, **(summarize(values) if values else {})}
+
+
+def train_seed(
+    config: FinetuneConfig,
+    task: Task,
+    model: torch.nn.Module,
+    examples: list[Example],
+    training: TrainingConfig,
+    accelerator: Accelerator,
+    seed: int,
+) -> tuple[dict[str, Any], History]:
+    """Train and score one model; its entry in the results, and its history."""
+
+    def evaluate(current: torch.nn.Module) -> dict[str, float]:
+        return score_files(config, task, current, config.dev, accelerator)
+
+    start = time.perf_counter()
+    before = task.diagnose(model, examples)
+    history = train(task, model, examples, training, accelerator, seed, evaluate if config.dev else None)
+    entry: dict[str, Any] = {"seed": seed, "steps": len(history.steps), "best_step": history.best_step}
+    entry |= {"dev": history.best, **score_seed(config, task, model, history, accelerator)}
+    if before:
+        entry["space"] = {"before": before, "after": task.diagnose(model, examples)}
+    entry["seconds"] = round(time.perf_counter() - start, 2)
+    return entry, history
 
 
 def score_seed(

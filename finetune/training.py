@@ -69,6 +69,10 @@ class History:
     without_progress: int = 0
     stopped_early: bool = False
 
+    def told(self) -> dict[str, Any]:
+        """What `history.json` holds."""
+        return {name: getattr(self, name) for name in ("steps", "evaluations", "best_step", "best", "stopped_early")}
+
     def record(self, step: int, scores: dict[str, Any], metric: str) -> bool:
         """Add an evaluation; True when its weights are the best so far.
 
