@@ -123,7 +123,7 @@ def _special_ids(folder: Path) -> dict[str, int]:
     if not (folder / "tokenizer_config.json").exists():
         return {}
     tokenizer = _load(AutoTokenizer, folder)
-    ids = {f"{role}_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "cls", "sep", "mask", "unk")}
+    ids = {f"{role}_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "cls", "sep", "mask")}
     return {key: number for key, number in ids.items() if number is not None}
 
 
