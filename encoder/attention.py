@@ -120,7 +120,7 @@ def grouped_attention(
         mask = band(length, window, query.device) if window is not None and length > window + 1 else None
         group = F.scaled_dot_product_attention(q, k, v, mask, dropout)
         attended.append(group.transpose(1, 2).flatten(0, 1))
-    return torch.cat(attended)
+    return attended[0] if len(attended) == 1 else torch.cat(attended)
 
 
 def varlen_attention(query: Tensor, key: Tensor, value: Tensor, documents: Documents, window: int | None) -> Tensor:
