@@ -175,6 +175,16 @@ def peer(folder: Folder) -> Iterator[str]:
     yield f"{median(a / b for a, b in runs):.2f} times its tokens a CPU second."
 
 
+def fill(folder: Folder) -> Iterator[str]:
+    """Share of real tokens in rows of 512: 8 lanes, windows of 256 documents, 40 steps of 64 rows."""
+    name = tokenizer(folder, "wordpiece")
+    yield "| text | fill |"
+    yield "|---|---|"
+    for path in sorted(REAL.glob("*.jsonl.gz")):
+        batches = itertools.islice(BatchLoader(config(path, num_epochs=None), name, 0), 40)
+        yield f"| {path.name} | {sum(batch.tokens for batch in batches) / (40 * 64 * 512):.4f} |"
+
+
 def shuffle(folder: Folder) -> Iterator[str]:
     """A corpus sorted by topic: the topic mix of global batches against a perfect shuffle's (total variation)."""
     name = tokenizer(folder, "wordpiece")
@@ -238,7 +248,7 @@ def tokenizers(folder: Folder) -> Iterator[str]:
             )
 
 
-PARTS = {f.__name__: f for f in (tokenizers, speed, masks, resume, peer, shuffle, memory)}
+PARTS = {f.__name__: f for f in (tokenizers, speed, masks, resume, peer, fill, shuffle, memory)}
 
 
 def main(names: list[str]) -> None:
