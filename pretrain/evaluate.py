@@ -18,17 +18,23 @@ from encoder import MaskedLanguageModel, MaskedLoss, load_model
 from pretrain.config import PretrainConfig
 from pretrain.processes import Processes, find_processes
 from pretrain.run_folder import RunFolder
-from pretrain.step import model_inputs
+from pretrain.step import IGNORED, micro_batches
 
 SEED = 0  # of the masks: the same for every run
 
 
-def evaluation_data(config: PretrainConfig, rows_per_step: int) -> DataConfig:
-    """The held-out sources as a data configuration: in order, once, fixed masks."""
+def evaluation_data(config: PretrainConfig, world_size: int) -> DataConfig:
+    """The held-out sources as a data configuration: in order, once, fixed masks.
+
+    A step takes at least a row of every lane, so an empty step means that every lane is read to its end; windows are
+    small, as nothing is gained here from full rows.
+    """
+    at_once = config.training.rows_per_device * world_size
     return config.data.model_copy(
         update={
             "sources": config.evaluation.sources, "mask": MaskConfig(), "shuffle": False, "num_epochs": 1,
-            "num_workers": 0, "cache": "", "rows_per_step": rows_per_step,
+            "num_workers": 0, "cache": "", "window_documents": 16,
+            "rows_per_step": math.ceil(config.data.num_lanes / at_once) * at_once,
         }
     )  # fmt: skip
 
@@ -64,21 +70,17 @@ def evaluate(
 
 
 def _held_out(config: PretrainConfig, tokenizer: str, processes: Processes) -> Iterator[tuple[Any, ...]]:
-    """This rank's micro-batches; as many on every rank, rows past `evaluation.rows` emptied."""
-    rows_per_step = config.training.rows_per_device * processes.world_size
-    loader = BatchLoader(
-        evaluation_data(config, rows_per_step), tokenizer, SEED, rank=processes.rank, world_size=processes.world_size
-    )
-    for batch in loader:
+    """This rank's micro-batches; as many on every rank, rows past `evaluation.rows` without a target."""
+    data, rank, world_size = evaluation_data(config, processes.world_size), processes.rank, processes.world_size
+    for batch in BatchLoader(data, tokenizer, SEED, rank=rank, world_size=world_size):
         (tokens,) = processes.sum([batch.tokens])
-        first = (batch.step - 1) * rows_per_step
+        first = (batch.step - 1) * data.rows_per_step
         if not tokens or first >= config.evaluation.rows:
             return
-        keep = [
-            first + i * processes.world_size + processes.rank < config.evaluation.rows for i in range(len(batch.labels))
-        ]
-        labels = torch.where(torch.tensor(keep)[:, None], batch.labels, -100)
-        yield model_inputs(batch.input_ids, labels, batch.piece_lengths, processes.device)
+        rows = first + rank + world_size * torch.arange(len(batch.labels))
+        batch.labels[rows >= config.evaluation.rows] = IGNORED
+        count = len(batch.labels) // config.training.rows_per_device
+        yield from micro_batches(batch, count, processes.device, label_smoothing=0.0)
 
 
 def evaluate_model(

@@ -210,7 +210,7 @@ def test_details_hold_gradients_by_group_and_attention_by_layer(write_config: Wr
 
 def test_spikes_are_logged_and_skipped_when_asked(write_config: Write, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("pretrain.spikes.WARM", 5)
-    training = {"num_steps": 20, "rows_per_device": 2, "spike_sigma": 0.5}
+    training = {"num_steps": 20, "rows_per_device": 2, "spike_sigma": 0.05}
     main([str(write_config("logged", training=training))])
     assert any(entry.get("spike") for entry in read_metrics(tmp_path / "logged"))
     main([str(write_config("skipped", training={**training, "skip_spikes": True}))])
@@ -274,3 +274,19 @@ def test_a_folder_that_cannot_be_written_is_named(write_config: Write, corpus: P
     with pytest.raises(ValueError, match=r"run_dir .* cannot be written"):
         main([str(write_config(run_dir=place.format(file=corpus)))])
     assert corpus.is_file()
+
+
+def test_evaluation_reads_the_same_rows_whatever_the_layout(write_config: Write, tmp_path: Path) -> None:
+    """A held-out file of 30 documents over 24 lanes, with micro-batches far smaller than a row of each lane."""
+    (tmp_path / "held.txt").write_text("\n".join(f"bal bel bil bol {'dul ' * i}" for i in range(30)) + "\n")
+    sources = [{"path": str(tmp_path / "held.txt")}]
+    counts = []
+    for rows_per_device in (1, 2, 8):
+        config = write_config(
+            f"of_{rows_per_device}", data__num_lanes=8, training={"num_steps": 1, "rows_per_device": rows_per_device},
+            evaluation={"every": 1, "rows": 1000, "sources": sources},
+        )  # fmt: skip
+        main([str(config)])
+        counts.append(read_metrics(tmp_path / f"of_{rows_per_device}", "eval")[0]["masked_tokens"])
+    assert counts[0] == counts[1] == counts[2]
+    assert counts[0] == pytest.approx(0.15 * sum(4 + i for i in range(30)), rel=0.35)  # all of the text was read
