@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from configs.loader import validate
 from data.tokens import load_encoder
 from encoder import EncoderConfig, MaskedLanguageModel, load_model
 from pretrain.config import PretrainConfig
@@ -15,10 +16,12 @@ _TO_64 = 64  # a vocabulary of a multiple of 64 rows keeps matrix units busy
 def resolve(config: PretrainConfig) -> PretrainConfig:
     """Fill in the encoder's vocabulary, special ids and length from the tokenizer and the data.
 
+    With `start_from`, every key of the shape that the configuration leaves out is that folder's.
     ValueError when the tokenizer is larger than an embedding of a given size, naming both.
     """
     special = load_encoder(config.tokenizer).special
-    encoder, rows = config.encoder, config.encoder.vocab_size
+    encoder = _adopted_shape(config) if config.start_from else config.encoder
+    rows = encoder.vocab_size
     if rows is not None and rows < special.vocab_size:
         raise ValueError(
             f"the tokenizer {config.tokenizer} has {special.vocab_size} tokens, more than encoder.vocab_size {rows}"
@@ -32,6 +35,15 @@ def resolve(config: PretrainConfig) -> PretrainConfig:
         "mask_id": special.mask,
     }
     return config.model_copy(update={"encoder": encoder.model_copy(update=filled)})
+
+
+def _adopted_shape(config: PretrainConfig) -> EncoderConfig:
+    """The shape of `start_from`, with what the configuration gives; a contradiction is `build_model`'s to refuse."""
+    given, unset = config.encoder, EncoderConfig(norm=config.encoder.norm)
+    followed = ("position", "activation")  # filled in from each other, so a default looks as if it were given
+    keys = {k for k in given.model_fields_set if k not in followed or getattr(given, k) != getattr(unset, k)}
+    found = load_model(str(config.start_from)).config.model_dump(exclude=set(_NOT_SHAPE))
+    return validate(EncoderConfig, found | given.model_dump(include=keys), "encoder, in the shape of start_from")
 
 
 def build_model(config: PretrainConfig, folder: object | None = None) -> MaskedLanguageModel:

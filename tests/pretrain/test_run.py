@@ -208,16 +208,27 @@ def test_details_hold_gradients_by_group_and_attention_by_layer(write_config: Wr
     assert losses(tmp_path / "run") == losses(tmp_path / "plain")  # looking changes nothing
 
 
-def test_spikes_are_logged_and_skipped_when_asked(write_config: Write, tmp_path: Path, monkeypatch: Any) -> None:
+def test_spikes_are_logged_and_skipped_when_asked(
+    write_config: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pretrain.engine import TorchEngine
+
+    forward, calls = TorchEngine.forward, []
+
+    def with_a_spike(self: Any, inputs: Any, last: bool) -> Any:
+        calls.append(None)
+        loss = forward(self, inputs, last)
+        return loss._replace(loss_sum=loss.loss_sum * (2.0 if len(calls) in range(45, 49) else 1.0))  # step 12
+
+    monkeypatch.setattr(TorchEngine, "forward", with_a_spike)
     monkeypatch.setattr("pretrain.spikes.WARM", 5)
-    training = {"num_steps": 20, "rows_per_device": 2, "spike_sigma": 0.05}
+    training = {"num_steps": 20, "rows_per_device": 2, "spike_sigma": 6.0}
     main([str(write_config("logged", training=training))])
-    assert any(entry.get("spike") for entry in read_metrics(tmp_path / "logged"))
+    assert [entry["step"] for entry in read_metrics(tmp_path / "logged") if entry.get("spike")] == [12]
+    calls.clear()
     main([str(write_config("skipped", training={**training, "skip_spikes": True}))])
-    skipped = read_metrics(tmp_path / "skipped", "skip")
-    assert skipped
-    assert all(entry["spike"] for entry in skipped)
-    assert not any(entry.get("spike") for entry in read_metrics(tmp_path / "skipped"))
+    assert [(entry["step"], entry["spike"]) for entry in read_metrics(tmp_path / "skipped", "skip")] == [(12, True)]
+    assert len(read_metrics(tmp_path / "skipped")) == 19
 
 
 def test_too_many_steps_without_a_finite_gradient_stop_the_run(

@@ -1,0 +1,56 @@
+"""Where a run starts from: seeded weights, or a published folder."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from pretrain_runs import read_metrics
+
+from encoder import load_model
+from pretrain.__main__ import main
+from pretrain.export import main as export
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def published(write_config: Write, tmp_path: Path) -> Path:
+    """A Hugging Face folder of a short run."""
+    main([str(write_config("first"))])
+    export([str(tmp_path / "first"), str(tmp_path / "published")])
+    return tmp_path / "published"
+
+
+def test_a_run_goes_on_from_a_published_folder_in_its_shape(
+    write_config: Write, tmp_path: Path, published: Path
+) -> None:
+    second = write_config("second", start_from=str(published), encoder={}, data__shuffle=False)
+    main([str(second)])
+    first, losses = (read_metrics(tmp_path / name) for name in ("first", "second"))
+    assert losses[0]["loss"] < first[0]["loss"] - 0.1  # it starts with what was learnt
+    shapes = [load_model(tmp_path / name / "checkpoints" / "step_00000020").config for name in ("first", "second")]
+    assert (shapes[0].num_layers, shapes[0].hidden_size) == (shapes[1].num_layers, shapes[1].hidden_size) == (2, 32)
+
+
+def test_the_export_holds_the_trained_weights(tmp_path: Path, published: Path) -> None:
+    trained = load_model(tmp_path / "first" / "checkpoints" / "step_00000020").state_dict()
+    exported = load_model(published).state_dict()
+    assert all(torch.equal(trained[name], exported[name]) for name in trained)
+    card = (published / "README.md").read_text()
+    assert "20 steps of 8 rows of 32 tokens" in card
+    assert "training loss at step 20" in card
+
+
+@pytest.mark.parametrize(
+    ("encoder", "message"),
+    [
+        ({"num_layers": 3}, "missing|another shape: encoder.num_layers is 2 there and 3 here"),
+        ({"position": "learned", "activation": "gelu"}, "another shape: encoder"),
+    ],
+)
+def test_another_shape_is_refused(
+    write_config: Write, published: Path, encoder: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        main([str(write_config("second", start_from=str(published), encoder=encoder))])
