@@ -1,5 +1,5 @@
 # ruff: noqa: E402
-"""Figures of the data pipeline on real text: `python benchmarks/data.py [PART ...]`, parts are the functions in PARTS.
+"""Figures of the data pipeline on real text: `python -m benchmarks.data [PART ...]`, parts are the functions in PARTS.
 
 CPU seconds of one thread, medians of paired runs, on ../shared/data/pretrain; prints Markdown for RESULTS.md.
 """
@@ -259,7 +259,7 @@ def main(names: list[str]) -> None:
     folder = Path(os.environ.get("BENCHMARK_FOLDER") or tempfile.mkdtemp())
     folder.mkdir(parents=True, exist_ok=True)
     for name in names or PARTS:
-        print(f"\n### {name}: `python benchmarks/data.py {name}`\n", flush=True)
+        print(f"\n### {name}: `python -m benchmarks.data {name}`\n", flush=True)
         for line in PARTS[name](folder):
             print(line, flush=True)
 

@@ -1,4 +1,4 @@
-"""Fine-tuning beside its peers: same weights, data and settings; `python benchmarks/finetune.py PART …` prints a
+"""Fine-tuning beside its peers: same weights, data and settings; `python -m benchmarks.finetune PART …` prints a
 table row.
 
 Parts: classification (transformers' Trainer), matching (sentence-transformers' trainer), prediction (`pipeline`),
@@ -195,7 +195,7 @@ PARTS = {"classification": classification, "matching": matching, "prediction": p
 
 if __name__ == "__main__":
     if len(sys.argv) != 3 or sys.argv[1] not in PARTS or sys.argv[2] not in ("ours", "peer"):
-        sys.exit(f"usage: python benchmarks/finetune.py {'|'.join(PARTS)} ours|peer")
+        sys.exit(f"usage: python -m benchmarks.finetune {'|'.join(PARTS)} ours|peer")
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as temporary:
         PARTS[sys.argv[1]](Path(temporary), sys.argv[2])

