@@ -188,7 +188,8 @@ def match(size: Size) -> dict[str, Any]:
 def fill_in(size: Size) -> dict[str, Any]:
     """The exported folder's best guesses for a few masks."""
     code = (
-        "import json, sys; from transformers import pipeline, logging; logging.set_verbosity_error();"
+        "import json, sys; from transformers import pipeline, logging;"
+        "logging.set_verbosity_error(); logging.disable_progress_bar();"
         "fill = pipeline('fill-mask', model=sys.argv[1], top_k=5);"
         "print(json.dumps([[guess['token_str'] for guess in fill(text)] for text in sys.argv[2:]]))"
     )
@@ -229,7 +230,7 @@ def show(summary: dict[str, Any]) -> None:
     table.add_column("value", justify="right")
     era, matching = summary["classification"], summary["matching"]
     rows = [
-        ("loss of masked words, first step → held-out at the end",
+        ("loss of masked words, first step → held-out",
          f"{summary['mlm_loss_first']:.2f} → {summary['mlm_loss_last']:.2f}"),
         ("unigram entropy of the same words", f"{summary['unigram_entropy']:.2f}"),
         (f"{summary['steps_repeated']} steps after the kill, bit-equal to before", str(summary["resume_bit_exact"])),

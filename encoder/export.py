@@ -39,6 +39,7 @@ def export_folder(checkpoint: Path, tokenizer: Path, out: Path, model_card: str)
     ValueError for a shape without a home, a tokenizer that does not fit, or an `out` that is something else;
     RuntimeError when the reloaded model differs by more than 1e-4 or lacks weights.
     """
+    transformers.utils.logging.disable_progress_bar()  # bars for one small file hide our own line
     model = load_model(checkpoint).eval()
     if model.config.home is None:
         raise ValueError(f"{checkpoint}: no architecture of transformers has this shape (exportable: false)")
