@@ -2,6 +2,7 @@
 
 import resource
 import time
+from pathlib import Path
 
 import torch
 
@@ -32,4 +33,7 @@ def peak_memory_bytes(device: torch.device) -> int:
     """The most memory this process has used: device memory on CUDA, resident memory on CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    status = Path("/proc/self/status")
+    if status.exists():  # ru_maxrss would start from the peak of the launcher
+        return next(int(line.split()[1]) * 1024 for line in status.read_text().splitlines() if line.startswith("VmHWM"))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

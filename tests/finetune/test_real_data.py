@@ -91,6 +91,7 @@ def test_every_answer_is_found_in_its_windows_again(name: str, real_data: Path, 
     assert scores / count > 0.98
 
 
+@pytest.mark.slow
 def test_a_real_encoder_learns_classes_from_few_rows(minilm: str, real_data: Path, tmp_path: Path) -> None:
     train = first_rows(real_data / "classification/en_trec.train.jsonl.gz", 240, tmp_path / "train.jsonl")
     test = first_rows(real_data / "classification/en_trec.test.jsonl.gz", 200, tmp_path / "test.jsonl")

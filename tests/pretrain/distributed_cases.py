@@ -144,7 +144,8 @@ def main() -> None:
         for writer in ENGINES:
             result["resumed"][f"{writer}_{name}"] = resumed(name, folders[writer], 3, range(4, min(STEPS, 43) + 1))
         result["nan"][name] = poisoned(name, "fp32")
-        result["bf16"][name] = poisoned(name, "bf16")
+        if ME.world_size > 1:  # slow on CPUs
+            result["bf16"][name] = poisoned(name, "bf16")
     if ME.is_main:
         (OUT / "result.json").write_text(json.dumps(result))
     stop_process_group()
