@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from data import Batch, BatchLoader, merge_states
+from data import Batch, BatchLoader, counts_of, merge_states
 from pretrain.checkpoint import retire_checkpoints, save_checkpoint
 from pretrain.clock import Clock
 from pretrain.config import PretrainConfig
@@ -183,12 +183,13 @@ class Run:
         progress, checkpoint = self.progress, self.config.checkpoint
         if progress.saved_step == progress.step:
             return None
+        data_state = self.merged_state()
         state = {**asdict(progress), "saved_step": progress.step, "run_id": self.folder.run_id()}
         documents = {
             "encoder.json": self.phase.config.encoder.model_dump_json(indent=2),
             "config.yaml": self.folder.config_file.read_text(encoding="utf-8"),
             "training.json": json.dumps(state, indent=1),
-            "data.json": json.dumps(self.merged_state()),
+            "data.json": json.dumps(data_state),
         }
         with self.clock.measure("save"):
             failure = save_checkpoint(self.folder.checkpoints, progress.step, self.engine, documents, self.processes)
@@ -200,7 +201,8 @@ class Run:
                 self.folder.write_status("running", progress.step)
         elif self.tracker:
             self.tracker.say(f"step {progress.step}: no checkpoint was written: {failure}")
-        self.log("save", {"seconds": self.clock.read()["seconds"], "failure": failure})
+        records = [counts.to_json() for counts in counts_of(data_state)]
+        self.log("save", {"seconds": self.clock.read()["seconds"], "failure": failure, "records_by_source": records})
         return failure
 
     def _best_saved(self) -> int | None:

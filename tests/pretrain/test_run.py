@@ -301,3 +301,15 @@ def test_evaluation_reads_the_same_rows_whatever_the_layout(write_config: Write,
         counts.append(read_metrics(tmp_path / f"of_{rows_per_device}", "eval")[0]["masked_tokens"])
     assert counts[0] == counts[1] == counts[2]
     assert counts[0] == pytest.approx(0.15 * sum(4 + i for i in range(30)), rel=0.35)  # all of the text was read
+
+
+def test_what_a_policy_skips_is_in_the_history(write_config: Write, tmp_path: Path, corpus: Path) -> None:
+    lines = corpus.read_text().splitlines()[:40]
+    (tmp_path / "some_bad.jsonl").write_text("\n".join([lines[0], "{broken", *lines[1:], '{"txt": 1}']) + "\n")
+    source = [{"path": str(tmp_path / "some_bad.jsonl"), "format": "jsonl"}]
+    policies = {"json_line": "skip", "column": "skip"}
+    main([str(write_config(data__sources=source, data__bad_input=policies, data__num_epochs=1))])
+    (records,) = read_metrics(tmp_path / "run", "save")[-1]["records_by_source"]
+    assert records["skipped"] == {"json_line": 1, "column": 1}
+    assert records["read"] == records["used"] + 2 == 42
+    assert "some_bad.jsonl" in records["places"]["json_line"][0]
