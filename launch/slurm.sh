@@ -1,26 +1,29 @@
 #!/usr/bin/env bash
-# sbatch launch/slurm.sh CONFIG [key=value …]: pretraining on all GPUs of the job's nodes, requeued when preempted.
+# sbatch launch/slurm.sh CONFIG [key=value …]: one process a GPU on every node of the job, requeued when preempted.
+# Submit from the repository's root with its environment active. Set nodes, tasks and GPUs on the command line or here.
 #SBATCH --job-name=lacuna
 #SBATCH --nodes=1
-#SBATCH --ntasks-per-node=1
+#SBATCH --ntasks-per-node=8
 #SBATCH --gpus-per-node=8
 #SBATCH --requeue
+#SBATCH --open-mode=append
 #SBATCH --signal=B:USR1@120
 set -u
 
-config=$1
 run_dir=$(python -c "import sys; from pretrain.config import PretrainConfig as C; from configs import load_config
 print(load_config(C, sys.argv[1], sys.argv[2:]).run_dir)" "$@") || exit 2
-host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+export MASTER_ADDR=${MASTER_ADDR:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}
+export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
 
-# SIGUSR1 reaches this script only: it hands it on to the steps, which save and stop
-srun --kill-on-bad-exit=1 torchrun --nnodes "$SLURM_NNODES" --nproc_per_node "${GPUS_PER_NODE:-8}" \
-    --rdzv_backend c10d --rdzv_endpoint "$host:29500" --rdzv_id "$SLURM_JOB_ID" -m pretrain "$config" "${@:2}" &
+# no launcher between srun and the processes: signals reach them directly
+srun --kill-on-bad-exit=1 bash -c 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS
+exec python -m pretrain "$@"' _ "$@" &
 step=$!
+# Slurm warns this script only, and a trap runs only while nothing is in the foreground: hand it on and wait again
 trap 'scancel --signal=USR1 "$SLURM_JOB_ID.0"' USR1
 while kill -0 "$step" 2>/dev/null; do wait "$step"; done
 
-# launchers turn every exit code into 1: the run's own word counts
+# the run's own word, as srun knows no exit code of 75
 state=$(python -c "import json, sys; print(json.load(open(sys.argv[1]))['state'])" "$run_dir/status.json")
 echo "the run says: $state"
 case $state in

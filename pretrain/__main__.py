@@ -106,6 +106,7 @@ def _train(
             tracker.close()
     if processes.is_main:
         folder.write_status("done" if done else "preempted", progress.step)
+    processes.gather(None)  # a launcher may end the others once one has left: not before the status is written
     return 0 if done else PREEMPTED
 
 
