@@ -78,9 +78,12 @@ def shape(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=SHAPES)
+SECOND = ("pre-sinusoidal-relu", "post-sinusoidal-relu", "rope-swiglu-unbiased")  # of their home: slow tests
+
+
+@pytest.fixture(params=[pytest.param(s, marks=pytest.mark.slow) if s in SECOND else s for s in SHAPES])
 def exportable_shape(request: pytest.FixtureRequest) -> str:
-    """Every shape that transformers has, in turn."""
+    """Every shape that transformers has, in turn; each takes a fresh process."""
     return str(request.param)
 
 

@@ -81,6 +81,7 @@ def test_a_wrong_export_fails(monkeypatch):
     assert "differs by more than 0.0001" in outcome.found
 
 
+@pytest.mark.slow
 def test_command_prints_a_line_a_check(root, capsys):
     assert check.main([str(root / "configs" / "quickstart.yaml"), "encoder.vocab_size=1000"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -31,12 +31,12 @@ def cases(folder: Path, processes: int, steps: int) -> Result:
     return json.loads((folder / "result.json").read_text())
 
 
-LENGTHS = [10, pytest.param(100, marks=pytest.mark.slow)]
+LENGTHS = [7, pytest.param(100, marks=pytest.mark.slow)]
 
 
 @pytest.fixture(scope="module", params=LENGTHS)
 def steps(request: Any) -> int:
-    """Optimizer steps that are compared: ten, and the full hundred in the slow suite."""
+    """Optimizer steps that are compared: seven, and the full hundred in the slow suite."""
     return request.param
 
 
