@@ -10,7 +10,7 @@ from finetune.columns import Columns
 from finetune.engine import Precision
 from finetune.training import TrainingConfig
 
-Baseline = Literal["majority", "from_scratch"]
+Baseline = Literal["majority", "word_vectors", "from_scratch"]
 Pooling = Literal["cls", "mean", "max", "first_last"]
 
 
@@ -61,7 +61,9 @@ class FinetuneConfig(Config):
         default={}, description="role: column, or columns where files differ (text, text_a, text_b, label, …)"
     )
     seeds: list[int] = Field(default=[0, 1, 2], min_length=1, description="one training run each")
-    baselines: list[Baseline] = Field(default=[], description="scores to report beside: majority, from_scratch")
+    baselines: list[Baseline] = Field(
+        default=[], description="scores to report beside: majority, word_vectors (a linear model), from_scratch"
+    )
     pooling: Pooling | None = Field(
         default=None, description="cls, mean, max or first_last; default: mean, or what the head has"
     )
@@ -85,7 +87,11 @@ class FinetuneConfig(Config):
     @model_validator(mode="after")
     def _fits_together(self) -> "FinetuneConfig":
         if self.task in ("matching", "answering") and "majority" in self.baselines:
-            raise ValueError(f"baselines: {self.task} has no majority class; allowed: from_scratch")
+            raise ValueError(f"baselines: {self.task} has no majority class; allowed: word_vectors, from_scratch")
+        if self.task == "answering" and "word_vectors" in self.baselines:
+            raise ValueError("baselines: word vectors answer no questions; allowed: from_scratch")
+        if self.baselines and not (self.dev or self.test):
+            raise ValueError("baselines: nothing to score them on; give dev or test")
         if len(set(self.seeds)) != len(self.seeds):
             raise ValueError("seeds: each seed once")
         if not self.train:

@@ -28,6 +28,7 @@ from finetune.results import mean_scores, summarize, write_json
 from finetune.rows import Row
 from finetune.tasks import TASKS, make_task
 from finetune.training import History, TrainingConfig, train
+from finetune.word_vectors import word_vector_model
 
 COLLAPSED = 0.95  # mean cosine of random pairs from which all sentences look the same
 Pairs = list[tuple[Any, Any]]
@@ -53,10 +54,7 @@ def run(config: FinetuneConfig) -> dict[str, Any]:
     results |= train_seeds(config, task, examples, training, accelerator, run_dir)
     if "before" in results:
         results["after"] = mean_scores([seed["scores"] for seed in results["seeds"]])
-    results["baselines"] = {}
-    if "majority" in config.baselines:
-        test = [target for part in targets[len(config.dev) :] or targets for target in part]
-        results["baselines"]["majority"] = task.majority([example.target for example in examples], test)[task.metric]
+    results["baselines"] = score_baselines(config, task, examples, targets, accelerator)
     if "from_scratch" in config.baselines:
         results["baselines"]["from_scratch"] = train_seeds(config, task, examples, training, accelerator, None)
     if accelerator.is_main_process:
@@ -103,6 +101,22 @@ def score_untrained(config: FinetuneConfig, task: Task, accelerator: Accelerator
     """Scores (test, or dev where there is no test) of the untouched encoder with the same pooling."""
     model = task.build(config.model, from_scratch=False).to(accelerator.device)
     return score_files(config, task, model, config.test or config.dev, accelerator)
+
+
+def score_baselines(
+    config: FinetuneConfig, task: Task, examples: list[Example], targets: list[list[Any]], accelerator: Accelerator
+) -> dict[str, Any]:
+    """The scores of the baselines that train no encoder, on test (dev without it); `targets`: dev's, then test's."""
+    found: dict[str, Any] = {}
+    if "majority" in config.baselines:
+        test = [target for part in targets[len(config.dev) :] or targets for target in part]
+        found["majority"] = task.majority([example.target for example in examples], test)[task.metric]
+    if "word_vectors" in config.baselines:
+        classes = len(getattr(task, "labels", ()))
+        model = word_vector_model(config.task, config.model, task.inputs, examples, classes).to(accelerator.device)
+        scores = score_files(config, task, model, config.test or config.dev, accelerator)
+        found["word_vectors"] = scores[task.metric]
+    return found
 
 
 def train_seeds(
