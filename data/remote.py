@@ -1,48 +1,79 @@
 """Remote files through fsspec: found by glob, read with retries, never skipped.
 
-A read that fails, or ends before the size that the store told, is tried again from where it stopped, five times with
-growing pauses; then it is an error that names the file. fsspec over HTTP does not retry by itself.
+What fails (a refused or cut connection, a 503, silence for a minute, an end before the size that the store told) is
+tried again from where it stopped, seven times within two minutes; then it is an error that names the file. A file that
+is not there, or not allowed, is an error at once. fsspec over HTTP does not retry by itself, and calls every failure
+of its first request "not found"; s3fs retries five times before an error comes here. Files are read in blocks of 1 MB
+by ranges; where a server has none, a file is read from its start.
 """
 
 import io
+import logging
 import time
-from typing import Any, BinaryIO
+from collections.abc import Callable
+from typing import Any, BinaryIO, TypeVar
 
+import aiohttp
 import fsspec
 
 from data import hashing
 from data.files import BUFFER, File
 
-PAUSES = (0.1, 0.5, 2.0, 5.0, 15.0)  # seconds before each new try
+PAUSES = (0.1, 0.5, 2.0, 5.0, 15.0, 30.0, 60.0)  # seconds before each new try
+SILENCE = 60.0  # seconds without a byte over HTTP that count as a failure
+BLOCK = 1 << 20
+STAMPS = ("ETag", "etag", "LastModified", "Last-Modified", "last_modified", "updated", "mtime", "created")
+FINAL = (401, 403, 404, 410)  # answers that stay the same
+
+Result = TypeVar("Result")
 
 
 def find_remote_files(pattern: str) -> list[File]:
-    """The files that a URL (with * or not) stands for, sorted; `time` stands for the store's time or tag."""
+    """The files that a URL (a file, a folder, or with *) stands for, sorted; `time` stands for the store's tag or time.
+
+    Raises ValueError where the store cannot be reached, or does not tell a file's size.
+    """
     filesystem, path = _filesystem(pattern)
-    paths = sorted(filesystem.glob(path)) if "*" in path else [path] if filesystem.isfile(path) else []
+    filesystem.invalidate_cache()
+    try:
+        infos = _retried(pattern, lambda: _infos(filesystem, path))
+    except FileNotFoundError:
+        return []
     files = []
-    for found in paths:
-        info = filesystem.info(found)
-        if info.get("type") == "directory":
+    for name, info in sorted(infos.items()):
+        hidden = name.rstrip("/").rpartition("/")[2].startswith(".")
+        if hidden or info.get("type") == "directory":
             continue
-        stamp = next((str(info[key]) for key in ("ETag", "LastModified", "mtime", "created") if info.get(key)), "")
-        files.append(File(filesystem.unstrip_protocol(found), int(info.get("size") or 0), _number(stamp)))
+        if info.get("size") is None:
+            raise ValueError(f"data.sources: the server of '{name}' does not tell its size")
+        stamp = next((str(info[key]) for key in STAMPS if info.get(key)), "")
+        time_of_change = int(hashing.digest(stamp), 16) >> 1 if stamp else 0
+        files.append(File(filesystem.unstrip_protocol(name), int(info["size"]), time_of_change))
     return files
 
 
-def _number(stamp: str) -> int:
-    return int(hashing.digest(stamp), 16) >> 1 if stamp else 0
+def _infos(filesystem: Any, path: str) -> dict[str, dict[str, Any]]:
+    """Name → what the store tells of it."""
+    if "*" in path:
+        names = filesystem.glob(path)
+    elif path.endswith("/") or filesystem.info(path)["type"] == "directory":
+        names = filesystem.find(path)
+    else:
+        names = [path]
+    return {name: filesystem.info(name) for name in names}
 
 
 def _filesystem(url: str) -> tuple[Any, str]:
+    over_http = url.startswith(("http://", "https://"))
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE)  # aiohttp's own: 5 min in all
     try:
-        return fsspec.url_to_fs(url)
+        return fsspec.url_to_fs(url, **({"client_kwargs": {"timeout": timeout}} if over_http else {}))
     except (ImportError, ValueError) as error:
         raise ValueError(f"data.sources: cannot open '{url}' ({error})") from None
 
 
 def open_remote(path: str) -> BinaryIO:
-    """Open for reading bytes; seekable where the store serves ranges."""
+    """Open for reading bytes. Raises ValueError naming the file when it is not there, or reading fails for good."""
     return io.BufferedReader(_Retrying(path), BUFFER)
 
 
@@ -53,58 +84,117 @@ class _Retrying(io.RawIOBase):
         self._path = path
         self._filesystem, self._inner = _filesystem(path)
         self._position = 0
-        self._size: int | None = None
         self._file: Any = None
-        self._again(self._open)
+        self._has_ranges = True
+        self._size = int(self._again(lambda: self._filesystem.info(self._inner))["size"])
 
     def readable(self) -> bool:
         return True
 
     def seekable(self) -> bool:
-        return bool(self._file.seekable())
+        return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        assert whence == io.SEEK_SET or (whence == io.SEEK_CUR and not offset)
-        if whence == io.SEEK_SET and offset != self._position:
-            self._position = int(self._file.seek(offset))
-        return self._position
+        position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        if self._file is not None and position != self._position:
+            if self._has_ranges:
+                self._file.seek(position)
+            else:
+                self._close()
+        self._position = position
+        return position
 
     def tell(self) -> int:
         return self._position
 
     def readinto(self, buffer: Any) -> int:
+        if self._position >= self._size:
+            return 0
         data = self._again(lambda: self._read(len(buffer)))
         buffer[: len(data)] = data
+        self._position += len(data)
         return len(data)
 
-    def _open(self) -> None:
-        self._size = self._filesystem.info(self._inner).get("size")
-        self._file = self._filesystem.open(self._inner, "rb", block_size=1 << 20, cache_type="readahead")
-        if self._file.seekable():
-            self._file.seek(self._position)
-            return
-        passed = 0
-        while passed < self._position:
-            passed += len(self._file.read(min(BUFFER, self._position - passed)))
+    def close(self) -> None:
+        self._close()
+        super().close()
+
+    def _close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def _read(self, size: int) -> bytes:
         if self._file is None:
             self._open()
-        data: bytes = self._file.read(size)
-        if not data and self._size is not None and self._position < self._size:
+        try:
+            data: bytes = self._file.read(size)
+        except ValueError:  # the one that fsspec raises: an answer that is not the range asked for
+            if not self._has_ranges:
+                raise
+            logging.getLogger(__name__).warning(
+                "%s: its server has no ranges, so it is read from its start", self._path
+            )
+            self._has_ranges = False
+            self._open()
+            data = self._file.read(size)
+        if not data:
             raise OSError(f"ends after {self._position} of {self._size} bytes")
-        self._position += len(data)
         return data
 
-    def _again(self, action: Any) -> Any:
-        for pause in (*PAUSES, None):
+    def _open(self) -> None:
+        if self._has_ranges:
+            self._file = self._filesystem.open(self._inner, "rb", block_size=BLOCK, cache_type="readahead")
+            if self._position:
+                self._file.seek(self._position)
+            return
+        self._file = self._filesystem.open(self._inner, "rb", block_size=0)
+        passed = 0
+        while passed < self._position:
+            block = self._file.read(min(BUFFER, self._position - passed))
+            if not block:
+                raise OSError(f"ends after {passed} of {self._size} bytes")
+            passed += len(block)
+
+    def _again(self, action: Callable[[], Result]) -> Result:
+        def anew() -> Result:
             try:
                 return action()
-            except Exception as error:  # the stores' clients have exceptions of their own
-                self._file = None
-                if pause is None:
-                    raise ValueError(
-                        f"{self._path}: cannot be read, tried {len(PAUSES) + 1} times ({error})"
-                    ) from error
-                time.sleep(pause)
-        return None
+            except Exception:
+                self._close()
+                raise
+
+        try:
+            return _retried(self._path, anew)
+        except FileNotFoundError:
+            raise ValueError(f"{self._path}: not found") from None
+
+
+def _retried(path: str, action: Callable[[], Result]) -> Result:
+    """Do it, up to eight times. Raises FileNotFoundError, or ValueError naming the path."""
+    for pause in PAUSES:
+        try:
+            return action()
+        except Exception as error:  # the stores' clients have exceptions of their own
+            _raise_if_final(path, error)
+            logging.getLogger(__name__).warning("%s: %s; trying again in %g s", path, _reason(error), pause)
+        time.sleep(pause)
+    try:
+        return action()
+    except Exception as error:
+        raise ValueError(f"{path}: cannot be read, tried {len(PAUSES) + 1} times ({_reason(error)})") from error
+
+
+def _raise_if_final(path: str, error: Exception) -> None:
+    """Raise where trying again cannot help. fsspec's HTTP raises FileNotFoundError from the true error."""
+    true = error.__cause__ if isinstance(error.__cause__, aiohttp.ClientError | OSError) else error
+    status = getattr(true, "status", None)
+    if status == 404 or status == 410 or (isinstance(true, FileNotFoundError) and status is None):
+        raise FileNotFoundError(path)
+    if status in FINAL or isinstance(true, PermissionError):
+        raise ValueError(f"{path}: cannot be read ({_reason(error)})") from None
+
+
+def _reason(error: Exception) -> str:
+    true = error.__cause__ or error
+    return " ".join(f"{true}".split()) or type(true).__name__
