@@ -5,6 +5,7 @@ everybody's targets, and the terms add up over processes to the loss of one proc
 2 x 32 in loss and gradients. Cost: batch x (2 x batch) cosines and one all-gather and all-reduce of batch x width.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -39,10 +40,14 @@ def processes() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def contrastive_loss(anchors: Tensor, targets: Tensor, negatives: Tensor | None, temperature: float) -> Tensor:
+def contrastive_loss(
+    anchors: Tensor, targets: Tensor, negatives: Tensor | None, temperature: float, keys: Sequence[Tensor]
+) -> Tensor:
     """Sum over this process's anchors (n, d) of -log softmax(cosine / temperature) at its own target among all.
 
     `targets` (n, d) are the positives, `negatives` (n, d) more wrong ones; those of all processes are compared with.
+    `keys`: a number a text, (n,) of anchors, targets and negatives. A text is no wrong answer to itself: what equals
+    the anchor or its target, and what another row names as the target of an equal anchor, is left out of the sum.
     """
     anchors = normalize(anchors.float(), dim=-1)
     candidates = gather(normalize(targets.float(), dim=-1))
@@ -50,7 +55,13 @@ def contrastive_loss(anchors: Tensor, targets: Tensor, negatives: Tensor | None,
     if negatives is not None:
         candidates = torch.cat([candidates, gather(normalize(negatives.float(), dim=-1))])
     right = torch.arange(first, first + len(anchors), device=anchors.device)
-    return cross_entropy(anchors @ candidates.T / temperature, right, reduction="sum")
+    everyones = [gather(each) for each in keys]
+    candidate_keys = torch.cat(everyones[1:])[None]
+    also_right = (candidate_keys == keys[0][:, None]) | (candidate_keys == keys[1][:, None])
+    also_right[:, : len(everyones[0])] |= everyones[0][None] == keys[0][:, None]
+    also_right[torch.arange(len(right), device=right.device), right] = False
+    cosines = (anchors @ candidates.T / temperature).masked_fill(also_right, float("-inf"))
+    return cross_entropy(cosines, right, reduction="sum")
 
 
 def cosent_loss(left: Tensor, right: Tensor, scores: Tensor, temperature: float) -> Tensor:

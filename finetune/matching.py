@@ -21,7 +21,7 @@ from finetune.columns import has_roles, number_of
 from finetune.config import FinetuneConfig, chosen_metric
 from finetune.contrast import contrastive_loss, cosent_loss, cosine_loss
 from finetune.folder import write_folder
-from finetune.inputs import Inputs
+from finetune.inputs import Encoding, Inputs
 from finetune.metrics import retrieval_scores, similarity_scores, space_scores
 from finetune.models import load_model
 from finetune.pooling import pool, stored_pooling, write_sentence_files
@@ -140,9 +140,10 @@ class Matching:
         vectors = self._vectors(model, examples)
         options = self.config.matching
         if "score" not in self.kind:
-            return contrastive_loss(
-                vectors[0], vectors[1], vectors[2] if len(vectors) > 2 else None, options.temperature
-            )
+            texts = [[text_key(text) for text in example.encodings] for example in examples]
+            keys = torch.tensor(texts, device=vectors[0].device).unbind(1)
+            negatives = vectors[2] if len(vectors) > 2 else None
+            return contrastive_loss(vectors[0], vectors[1], negatives, options.temperature, keys)
         scores = torch.tensor([example.target for example in examples], device=vectors[0].device)
         if options.scored_loss == "cosent":
             return cosent_loss(vectors[0], vectors[1], scores, options.temperature)
@@ -206,6 +207,11 @@ class Matching:
             write_sentence_files(path, self.pooling, shape.hidden_size, shape.num_hidden_layers, self.inputs.max_length)
 
         write_folder(model.encoder, self.inputs, folder, facts, more)
+
+
+def text_key(encoding: Encoding) -> int:
+    """A number (64 bits) that is the same for texts that the model cannot tell apart, on every process."""
+    return hash(tuple(encoding["input_ids"]))
 
 
 def _default_metric(config: FinetuneConfig) -> str:

@@ -71,8 +71,10 @@ def step_case(config: dict[str, Any], path: str) -> float:
 def equal_vectors_case(rows: int) -> float:
     """The contrastive loss of equal vectors over all processes: ln(rows)."""
     accelerator = make_accelerator()
-    local = torch.ones(rows // accelerator.num_processes, 4)
-    loss = contrastive_loss(local, local, None, 0.05) / rows
+    count = rows // accelerator.num_processes
+    local = torch.ones(count, 4)
+    keys = torch.arange(count) + count * accelerator.process_index
+    loss = contrastive_loss(local, local, None, 0.05, [keys, keys]) / rows
     cosent_loss(local, local, torch.arange(len(local)).float(), 0.05)
     return float(accelerator.reduce(loss, "sum"))
 

@@ -12,7 +12,7 @@ import torch
 
 Results = dict[int, list[Any]]
 RunForked = Callable[[list[tuple[str, dict[str, Any]]]], None]
-LOSSES = ["unsupervised", "pairs", "triples", "cosent", "cosine", "classification", "uneven"]
+LOSSES = ["unsupervised", "pairs", "triples", "repeated", "cosent", "cosine", "classification", "uneven"]
 
 
 def load_cases_module(root: Path) -> Any:
@@ -34,6 +34,7 @@ def training_config(kind: str, folder: Path, model: str) -> dict[str, Any]:
         "unsupervised": lambda i: {"text": texts[i]},
         "pairs": lambda i: {"text_a": texts[i], "text_b": texts[i][3:]},
         "triples": lambda i: {"text_a": texts[i], "text_b": texts[i][3:], "negative": texts[(i * 7 + 1) % 64]},
+        "repeated": lambda i: {"text_a": texts[i % 9], "text_b": texts[i % 31]},  # equal texts on both ranks
         "cosent": lambda i: {"text_a": texts[i], "text_b": texts[(i * 5) % 64], "score": float(i % 6)},
         "cosine": lambda i: {"text_a": texts[i], "text_b": texts[(i * 5) % 64], "score": float(i % 6)},
         "classification": lambda i: {"text": texts[i], "label": str(i % 3)},
