@@ -1,7 +1,7 @@
 """The encoder beside transformers' of the same shape: tokens per second, arithmetic and memory, on this machine.
 
     python -m benchmarks.encoder speed small natural [dropout=0.1] [steps=9]
-    python -m benchmarks.encoder memory base
+    python -m benchmarks.encoder memory base [1048576]
 
 Both sides train (forward, backward, AdamW) on the same documents and the same masks, in turn, in one process; figures
 are medians. Documents: paragraphs of en_news_wiki_web in file order, cut at the row's length (`natural`), or cut into
@@ -11,6 +11,7 @@ tokens are counted without padding. `arithmetic` is the ratio of multiply-adds t
 
 import gzip
 import json
+import os
 import resource
 import statistics
 import subprocess
@@ -202,6 +203,7 @@ def speed(name: str, kind: str, dropout: float = 0.0, steps: int = 9) -> dict[st
         "gflops_per_second": median(w[0] / pair[0] for w, pair in zip(work, seconds, strict=True)) / 1e9,
         "matmul_gflops_per_second": median(rates) / 1e9,
         "of_matmul_rate": median(w[0] / p[0] / r for w, p, r in zip(work, seconds, rates, strict=True)),
+        "peer_of_matmul_rate": median(w[1] / p[1] / r for w, p, r in zip(work, seconds, rates, strict=True)),
     }
 
 
@@ -220,12 +222,17 @@ def peak_memory(side: str, name: str) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def memory(name: str) -> dict[str, float]:
-    """`peak_memory` of the three sides, each in a process of its own, and the ratios to the peer's."""
+def memory(name: str, threshold: str | None = None) -> dict[str, float]:
+    """`peak_memory` of the three sides, each in a process of its own, and the ratios to the peer's.
+
+    With a `threshold` in bytes, larger tensors go back to the system when they are freed, on every side alike;
+    without, glibc's heap keeps what its own rule of thumb says.
+    """
+    environment = os.environ | ({"MALLOC_MMAP_THRESHOLD_": threshold} if threshold else {})
     peaks = {}
     for side in ("peer", "ours", "ours_checkpointed"):
         command = [sys.executable, "-m", "benchmarks.encoder", "peak", side, name]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
         peaks[side] = float(done.stdout.splitlines()[-1])
     return peaks | {f"{side}_to_peer": peaks[side] / peaks["peer"] for side in ("ours", "ours_checkpointed")}
 
@@ -238,7 +245,7 @@ def main(arguments: list[str]) -> None:
     if what == "peak":
         print(peak_memory(*plain))
     elif what == "memory":
-        print(json.dumps(memory(*plain)))
+        print(json.dumps({key: round(value, 3) for key, value in memory(*plain).items()}))
     else:
         dropout, steps = float(options.get("dropout", 0)), int(options.get("steps", 9))
         print(json.dumps({key: round(value, 3) for key, value in speed(*plain, dropout, steps).items()}))
