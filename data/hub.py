@@ -1,22 +1,27 @@
 """Hugging Face data sets as streams: a unit is a shard, or every k-th row of one; a cursor's number is the row.
 
-The revision is pinned when a run starts and stands in the manifest. Going on inside a shard reads its rows again from
-the start (the cache removes that). `datasets` retries a broken connection by itself and then raises.
+The revision is pinned when a run starts and stands in the state. Going on inside a shard reads its rows again from the
+start (the cache removes that). What fails on the way is tried again from the row where it stopped, beyond the retries
+of huggingface_hub itself (five a request), and is then an error that names the data set.
 """
 
 import functools
 import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from data.config import SourceConfig
 from data.files import File, find_files
 from data.readers import Cursor, Record, column_record, parts
+from data.remote import reason, retried
 from data.units import Plan, Unit, strides
+
+COMMIT = re.compile("[0-9a-f]{40}")
 
 
 def hub_plan(source: SourceConfig, num_lanes: int) -> Plan:
-    """One unit a shard of the data set."""
+    """One unit a shard. Raises ValueError for an unknown name, configuration, split or revision."""
     pinned = source.model_copy(update={"revision": _revision(source)})
     stream = _stream(pinned)
     name = f"{source.hub}/{source.name}/{source.split}@{pinned.revision}"
@@ -28,38 +33,102 @@ def hub_plan(source: SourceConfig, num_lanes: int) -> Plan:
 def _revision(source: SourceConfig) -> str:
     """The commit that a branch or nothing stands for; a local folder has its files' sizes and times instead."""
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import OfflineModeIsEnabled
-    from requests.exceptions import RequestException
 
     if os.path.isdir(source.hub):
         return ""
-    try:
-        return str(HfApi().dataset_info(source.hub, revision=source.revision or None).sha)
-    except (RequestException, OSError, OfflineModeIsEnabled) as error:
-        if source.revision:
-            return source.revision
-        raise ValueError(f"data.sources: cannot find the data set '{source.hub}' ({error})") from None
+    if COMMIT.fullmatch(source.revision):
+        return source.revision
+    revision = source.revision or None
+    return str(retried(_name(source), lambda: HfApi().dataset_info(source.hub, revision=revision).sha, _raise_if_final))
 
 
 @functools.lru_cache(maxsize=8)
 def _stream(source: SourceConfig) -> Any:
     from datasets import load_dataset
 
-    revision = source.revision or None
-    return load_dataset(source.hub, source.name or None, split=source.split, revision=revision, streaming=True)
+    def load() -> Any:
+        revision = source.revision or None
+        return load_dataset(source.hub, source.name or None, split=source.split, revision=revision, streaming=True)
+
+    return retried(_name(source), load, _raise_if_final)
+
+
+def _name(source: SourceConfig) -> str:
+    return f"data.sources: the data set '{source.hub}'"
+
+
+def _raise_if_final(name: str, error: Exception) -> None:
+    """Raise where trying again cannot help: what is asked for is not there, or the hub may not be asked."""
+    from datasets.data_files import EmptyDatasetError
+    from datasets.exceptions import DatasetsError
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
+    if isinstance(error, RepositoryNotFoundError):
+        raise ValueError(f"{name} does not exist on the hub, or is not yours to read") from None
+    if isinstance(error, RevisionNotFoundError):
+        raise ValueError(f"{name} has no such revision on the hub") from None
+    if HF_HUB_OFFLINE or isinstance(error, DatasetsError | EmptyDatasetError | ValueError):
+        raise ValueError(f"{name}: {' '.join(str(error).split())}") from None
+
+
+class _Rows:
+    """The rows of a shard from row `number` on; where reading fails, the next call goes on behind the last row."""
+
+    def __init__(self, source: SourceConfig, shard: int, number: int) -> None:
+        self._source, self._shard, self.number = source, shard, number
+        self._rows: Iterator[dict[str, list[Any]]] | None = None
+
+    def next(self) -> dict[str, Any] | None:
+        """The next row; None at the end."""
+        if self._rows is None:
+            stream = _stream(self._source)
+            shard = stream.shard(num_shards=stream.num_shards, index=self._shard)
+            self._rows = iter(shard.skip(self.number).iter(batch_size=1))  # iter(shard) leaves most to other workers
+        try:
+            row = next(self._rows, None)
+        except Exception:
+            self._rows = None
+            raise
+        self.number += row is not None
+        return row and {name: value for name, [value] in row.items()}
 
 
 def hub_records(unit: Unit, cursor: Cursor, source: SourceConfig, limit: int, cut_long: bool) -> Iterator[Record]:
     """The rows of a shard from `cursor` on."""
-    stream = _stream(source)
     _, first, skip = cursor
-    for number, row in enumerate(stream.shard(num_shards=stream.num_shards, index=unit.start).skip(first), first):
+    rows = _Rows(source, unit.start, first)
+    while True:
+        try:
+            row = retried(_name(source), rows.next, _raise_if_broken)
+        except BrokenShardError as error:
+            if unit.remainder == 0:
+                place, detail = f"{unit.path}:{unit.start}:{rows.number}", f"the shard breaks off here ({error})"
+                yield Record(place, "", (unit.start, 1 << 62, 0), "broken_file", detail)
+            return
+        if row is None:
+            return
+        number = rows.number - 1
         if number % unit.stride != unit.remainder:
             continue
         place, after = f"{unit.path}:{unit.start}:{number}", (unit.start, number + 1, 0)
         record = column_record(place, row.get(source.text_column), after, source.text_column, source.text_column in row)
-        if not cut_long and len(record.text.encode()) > limit:
+        if not cut_long and len(record.text) * 4 > limit and len(record.text.encode()) > limit:
             yield Record(place, "", after, "too_long", f"the text is longer than {limit} bytes")
             continue
         yield from parts(record, (unit.start, number, 0), skip, limit)
         skip = 0
+
+
+class BrokenShardError(Exception):
+    """A shard whose contents are not what they should be."""
+
+
+def _raise_if_broken(_: str, error: Exception) -> None:
+    """What the contents are to blame for; errors of the connection are OSError, or httpx's."""
+    import pyarrow as pa
+    from datasets.exceptions import DatasetsError
+
+    true = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    if isinstance(true, pa.ArrowException | EOFError | ValueError | DatasetsError) and not isinstance(true, OSError):
+        raise BrokenShardError(reason(error)) from None

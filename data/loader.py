@@ -22,7 +22,7 @@ from data.config import DataConfig
 from data.lanes import Lane, Stage
 from data.masks import Masker
 from data.packing import Piece
-from data.state import check_header, header_of
+from data.state import check_header, header_of, pinned
 from data.tokens import Encoder, load_encoder
 from data.units import Plan, plan
 
@@ -88,7 +88,7 @@ class BatchLoader:
         check_world_size(config, world_size)
         self._config = config
         encoder = load_encoder(tokenizer, config.mask.unit)
-        plans = [plan(source, config.num_lanes, config.bad_input) for source in config.sources]
+        plans = [plan(source, config.num_lanes, config.bad_input) for source in pinned(config.sources, state)]
         if config.cache:
             check_cache(config, encoder.digest, plans)
         self.header: State = header_of(config, encoder.digest, plans, seed)

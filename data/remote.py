@@ -36,7 +36,7 @@ def find_remote_files(pattern: str) -> list[File]:
     filesystem, path = _filesystem(pattern)
     filesystem.invalidate_cache()
     try:
-        infos = _retried(pattern, lambda: _infos(filesystem, path))
+        infos = retried(pattern, lambda: _infos(filesystem, path), _raise_if_final)
     except FileNotFoundError:
         return []
     files = []
@@ -165,24 +165,24 @@ class _Retrying(io.RawIOBase):
                 raise
 
         try:
-            return _retried(self._path, anew)
+            return retried(self._path, anew, _raise_if_final)
         except FileNotFoundError:
             raise ValueError(f"{self._path}: not found") from None
 
 
-def _retried(path: str, action: Callable[[], Result]) -> Result:
-    """Do it, up to eight times. Raises FileNotFoundError, or ValueError naming the path."""
+def retried(name: str, action: Callable[[], Result], raise_if_final: Callable[[str, Exception], None]) -> Result:
+    """Do it, up to eight times. Raises ValueError naming what was read, or what `raise_if_final` raises."""
     for pause in PAUSES:
         try:
             return action()
         except Exception as error:  # the stores' clients have exceptions of their own
-            _raise_if_final(path, error)
-            logging.getLogger(__name__).warning("%s: %s; trying again in %g s", path, _reason(error), pause)
+            raise_if_final(name, error)
+            logging.getLogger(__name__).warning("%s: %s; trying again in %g s", name, reason(error), pause)
         time.sleep(pause)
     try:
         return action()
     except Exception as error:
-        raise ValueError(f"{path}: cannot be read, tried {len(PAUSES) + 1} times ({_reason(error)})") from error
+        raise ValueError(f"{name}: cannot be read, tried {len(PAUSES) + 1} times ({reason(error)})") from error
 
 
 def _raise_if_final(path: str, error: Exception) -> None:
@@ -192,9 +192,10 @@ def _raise_if_final(path: str, error: Exception) -> None:
     if status == 404 or status == 410 or (isinstance(true, FileNotFoundError) and status is None):
         raise FileNotFoundError(path)
     if status in FINAL or isinstance(true, PermissionError):
-        raise ValueError(f"{path}: cannot be read ({_reason(error)})") from None
+        raise ValueError(f"{path}: cannot be read ({reason(error)})") from None
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """What went wrong, in one line."""
     true = error.__cause__ or error
     return " ".join(f"{true}".split()) or type(true).__name__

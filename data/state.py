@@ -3,7 +3,7 @@
 from typing import Any
 
 from data import hashing
-from data.config import DataConfig
+from data.config import DataConfig, SourceConfig
 from data.faults import Counts
 from data.units import Plan
 
@@ -18,7 +18,9 @@ def header_of(config: DataConfig, tokenizer: str, plans: list[Plan], seed: int) 
     sequence_length and weights too.
     """
     policies = config.bad_input.model_dump()
+    revisions = {plan.source.hub: plan.source.revision for plan in plans if plan.source.revision}
     return {
+        **({"revisions": revisions} if revisions else {}),
         "version": VERSION,
         "num_lanes": config.num_lanes,
         "sequence_length": config.sequence_length,
@@ -35,7 +37,22 @@ def header_of(config: DataConfig, tokenizer: str, plans: list[Plan], seed: int) 
     }
 
 
-_WHAT = {"tokenizer": "the tokenizer's files", "manifest": "the sources' files (their paths, sizes or times)"}
+def pinned(sources: list[SourceConfig], state: State | None) -> list[SourceConfig]:
+    """The sources; a data set of the hub whose revision is not given keeps the one of the state."""
+    revisions = state["header"].get("revisions", {}) if state else {}
+    return [
+        source.model_copy(update={"revision": revisions[source.hub]})
+        if source.hub in revisions and not source.revision
+        else source
+        for source in sources
+    ]
+
+
+_WHAT = {
+    "tokenizer": "the tokenizer's files",
+    "manifest": "the sources' files (their paths, sizes or times)",
+    "revisions": "the revision of a data set of the hub",
+}
 
 
 def check_header(now: State, then: State, new_phase: bool) -> None:

@@ -122,7 +122,8 @@ class SourceStream:
             for record in self._read(number, (unit.start, 0, 0)):
                 if not record.fault or getattr(rules, record.fault) == "replace":
                     return
-        raise ValueError(f"data.sources: '{self._plan.source.path}' has no usable document")
+        source = self._plan.source
+        raise ValueError(f"data.sources: '{source.path or source.hub}' has no usable document")
 
     def _share_of(self, epoch: int) -> list[int]:
         if self.ended:

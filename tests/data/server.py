@@ -1,18 +1,19 @@
 """A small HTTP server on loopback that serves a folder by ranges, and fails as told."""
 
 import http.server
-import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+Answer = tuple[int, bytes, dict[str, str]]  # status, content, headers
+
 
 class Server(http.server.ThreadingHTTPServer):
-    """`faults` are taken one a request for bytes: "cut" (in half), a status, "slow", "silent", None; then all is well."""
+    """`faults` are taken one a request for bytes: "cut" (in half), a status, "slow", "silent" or None."""
 
     daemon_threads = True
 
@@ -24,7 +25,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.ranges = True
         self.sizes = True
         self.gone = False
-        self.answers: dict[str, Any] = {}  # path → JSON
+        self.answer: Callable[[str], Answer | None] = lambda _: None
         self.requests: list[str] = []
         self.url = f"http://127.0.0.1:{self.server_port}"
 
@@ -42,6 +43,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self.do_GET()
 
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.do_GET()
+
     def do_GET(self) -> None:
         server, path = self.server, unquote(urlsplit(self.path).path)
         if server.gone:
@@ -51,8 +56,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         fault = self._fault()
         if isinstance(fault, int):
             return self._send(fault, b"")
-        if path in server.answers:
-            return self._send(200, json.dumps(server.answers[path]).encode())
+        if answer := server.answer(path):
+            return self._send(*answer)
         file = server.root / path.lstrip("/")
         if file.is_dir():
             links = "".join(f'<a href="{child.name}">{child.name}</a>\n' for child in sorted(file.iterdir()))
