@@ -42,7 +42,7 @@ def evaluate(folder: str, config: FinetuneConfig) -> tuple[dict[str, Any], bool]
     return {
         **result,
         "pooling": facts.get("pooling"),
-        "truncated_texts": task.inputs.truncated,
+        "truncated_texts": scores["truncated_texts"],
     }, accelerator.is_main_process
 
 

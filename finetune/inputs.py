@@ -3,7 +3,7 @@
 What a model can take is read from an empty skeleton of it (meta device: no memory, no weights), so every limit is
 checked before a real tensor exists: tokens beyond the position table and ids beyond the embedding never reach a device.
 Segment ids are sent exactly when the model has at least two segments. A text that is too long is cut, keeps its final
-SEP, and is counted in `truncated`.
+SEP, and is counted in `truncated`; a context that one window does not hold is counted in `windowed`.
 """
 
 import inspect
@@ -31,13 +31,26 @@ def quiet_transformers() -> None:
 
 @dataclass
 class Inputs:
-    """Tokenizer of a model folder with the model's limits. `truncated` counts the texts (or pairs) that were cut."""
+    """Tokenizer of a model folder with the model's limits; counts the texts that were cut or read in windows."""
 
     tokenizer: Any
     model_config: Any
     max_length: int
     has_segments: bool
     truncated: int = field(default=0)
+    windowed: int = field(default=0)
+
+    def take_counts(self) -> dict[str, int]:
+        """{truncated, windowed}: the texts (or pairs) of either kind since the last call."""
+        counts = {"truncated": self.truncated, "windowed": self.windowed}
+        self.truncated = self.windowed = 0
+        return counts
+
+    def told(self, counts: dict[str, int], num_rows: int) -> list[str]:
+        """A line for each of `counts` that is not 0."""
+        ways = {"truncated": "cut", "windowed": "read in windows"}
+        long = f"texts longer than {self.max_length} tokens,"
+        return [f"{long} {ways[name]}: {count} in {num_rows} rows" for name, count in counts.items() if count]
 
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoding]:
         """Encode texts (or text pairs) with CLS and SEP, at most `max_length` tokens each."""
@@ -78,6 +91,7 @@ class Inputs:
             return_token_type_ids=self.has_segments,
             return_attention_mask=False,
         )
+        self.windowed += len(batch["offset_mapping"]) > 1
         return [
             (
                 self._encoding(batch, i),

@@ -170,7 +170,7 @@ class Matching:
             queries = torch.from_numpy(np.stack([vectors[0] for _, vectors in searched]))
             rights = [numbers[right] for right, _ in searched]
             scores |= retrieval_scores(queries, torch.from_numpy(np.stack(list(corpus.values()))), rights)
-        return scores
+        return {**scores, "n": len(pairs)}
 
     def diagnose(self, model: nn.Module, examples: Sequence[Example]) -> dict[str, float]:
         """The space of up to 256 training rows; a text's positive is itself under dropout where it has no other."""

@@ -43,15 +43,22 @@ def run(config: FinetuneConfig) -> dict[str, Any]:
     rows = read_training_rows(config)
     task = make_task(config, inputs, rows)
     examples = task.encode(rows, training=True)
-    inputs.truncated, truncated = 0, inputs.truncated
+    cuts = inputs.take_counts()
     targets = [read_targets(config, task, path) for path in (*config.dev, *config.test)]  # every row is checked now
     training = config.training.resolved(len(examples), inputs.model_config.hidden_size)
     accelerator = make_accelerator(config.precision)
     results: dict[str, Any] = {"task": config.task, "metric": task.metric, "model": config.model}
-    results |= {"train_rows": len(rows), "truncated_train_texts": truncated, "training": training.model_dump()}
+    results |= {"train_rows": len(rows), **{f"{name}_train_texts": count for name, count in cuts.items()}}
+    results["training"] = training.model_dump()
+    if accelerator.is_main_process:
+        say_what_was_cut(task, config.train, cuts, len(rows))
     if config.task == "matching" and (config.dev or config.test):
         results["before"] = score_untrained(config, task, accelerator)
     results |= train_seeds(config, task, examples, training, accelerator, run_dir)
+    scored = results["seeds"][0].get("scores", {})
+    if accelerator.is_main_process and scored:
+        counts = {name: scored[f"{name}_texts"] for name in cuts}
+        say_what_was_cut(task, config.test or config.dev, counts, scored["n"])
     if "before" in results:
         results["after"] = mean_scores([seed["scores"] for seed in results["seeds"]])
     results["baselines"] = score_baselines(config, task, examples, targets, accelerator)
@@ -86,15 +93,16 @@ def read_targets(config: FinetuneConfig, task: Task, path: str) -> list[Any]:
 def score_files(
     config: FinetuneConfig, task: Task, model: torch.nn.Module, paths: Sequence[str], accelerator: Accelerator
 ) -> dict[str, Any]:
-    """Scores over all rows of the files; with several files those of each under `files`."""
+    """Scores over all rows of the files and how many were cut; with several files the scores of each under `files`."""
     budget = config.training.max_tokens_per_device
+    task.inputs.take_counts()
     parts: dict[str, Pairs] = {
         path: list(predictions(task, model, read_scored_rows(config, path), budget, accelerator)) for path in paths
     }
     scores: dict[str, Any] = dict(task.score([pair for part in parts.values() for pair in part]))
     if len(parts) > 1:
         scores["files"] = {path: task.score(part) for path, part in parts.items()}
-    return scores
+    return scores | {f"{name}_texts": count for name, count in task.inputs.take_counts().items()}
 
 
 def score_untrained(config: FinetuneConfig, task: Task, accelerator: Accelerator) -> dict[str, Any]:
@@ -185,6 +193,12 @@ def score_seed(
     if config.dev:
         return {"scores": next(e for e in history.evaluations if e["step"] == history.best_step)}
     return {}
+
+
+def say_what_was_cut(task: Task, paths: Sequence[str], counts: dict[str, int], num_rows: int) -> None:
+    """Print a line for the rows that the model did not read as they are."""
+    for line in task.inputs.told(counts, num_rows):
+        print(f"{', '.join(paths)}: {line}", file=sys.stderr)
 
 
 def say_what_is_wrong(entry: dict[str, Any]) -> None:

@@ -127,9 +127,5 @@ class Server:
         pairs = predictions(self.task, self.model, rows, budget, self.accelerator)
         for _, prediction in tqdm(pairs, total=self.num_rows, unit="row", disable=not sys.stderr.isatty()):
             yield prediction
-        if self.task.inputs.truncated and self.writes:
-            print(
-                f"{self.task.inputs.truncated} of {self.num_rows} rows were longer than "
-                f"{self.task.inputs.max_length} tokens and were cut",
-                file=sys.stderr,
-            )
+        for line in self.task.inputs.told(self.task.inputs.take_counts(), self.num_rows) if self.writes else ():
+            print(line, file=sys.stderr)

@@ -139,7 +139,7 @@ def test_cut_texts_are_counted_and_said(
 ) -> None:
     source = lines_file(tmp_path, [{"text": "rain " * 500}, {"text": "snow"}])
     predict(classifier[0], source, str(tmp_path / "out.jsonl"), parse_options([]))
-    assert "1 of 2 rows were longer than 64 tokens and were cut" in capsys.readouterr().err
+    assert "texts longer than 64 tokens, cut: 1 in 2 rows" in capsys.readouterr().err
 
 
 def test_a_folder_of_another_task_is_refused(classifier: tuple[str, str], encoder: str, tmp_path: Path) -> None:

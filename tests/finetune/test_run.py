@@ -91,6 +91,35 @@ def test_curves_history_and_flags_are_written(
     assert history["0"]["evaluations"][0]["step"] == 1
 
 
+def test_texts_that_were_cut_or_read_in_windows_are_counted(
+    encoder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In training and test apart, in results.json and in one line each."""
+    long = "rain " * 70
+    rows = [{"text": text, "label": label} for text, label in (("rain", "x"), (long, "y"), (long, "x"))]
+    files = {name: tmp_path / f"{name}.jsonl" for name in ("train", "test")}
+    for name, path in files.items():
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows[name == "test" :][:2]))
+    common = {"model": encoder, "seeds": [0, 1], "training": {"num_epochs": 1, "num_evaluations": 1}}
+    paths = {name: str(path) for name, path in files.items()}
+    run(configure(task="classification", run_dir=str(tmp_path / "run"), **common, **paths, dev=paths["test"]))
+    found = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert found["truncated_train_texts"] == 1
+    assert [seed["scores"]["truncated_texts"] for seed in found["seeds"]] == [2, 2]
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if "cut:" in line] == [
+        f"{paths['train']}: texts longer than 64 tokens, cut: 1 in 2 rows",
+        f"{paths['test']}: texts longer than 64 tokens, cut: 2 in 2 rows",
+    ]
+    answers = {"question": "what", "context": long, "answers": [{"text": "rain", "answer_start": 0}]}
+    files["train"].write_text(json.dumps(answers) + "\n")
+    asked = {"train": paths["train"], "test": paths["train"], "answering": {"stride": 30}}
+    found = run(configure(task="answering", run_dir=str(tmp_path / "answers"), **common, **asked))
+    assert (found["windowed_train_texts"], found["truncated_train_texts"]) == (1, 0)
+    assert found["seeds"][0]["scores"]["windowed_texts"] == 1
+    assert "texts longer than 64 tokens, read in windows: 1 in 1 rows" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_no_seed_of_five_ends_at_the_majority_class_with_default_settings(
     minilm: str, topics: dict[str, str], tmp_path: Path
