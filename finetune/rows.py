@@ -162,11 +162,15 @@ def _read_hub(path: str) -> Iterator[Row]:
     config: str | None = None
     if name.count("/") == 2:
         name, config = name.rsplit("/", 1)
-    try:
+    number = 0
+    try:  # the hub's client raises many kinds, all of them about the user's name, data or network
         rows = load_dataset(name, config, split=split, streaming=True)
-    except Exception as error:  # the hub's client raises many kinds, all of them about the user's name or network
-        raise ValueError(f"{path}: cannot load from the hub: {str(error).splitlines()[0]}") from None
-    labels = {column: kind for column, kind in (rows.features or {}).items() if isinstance(kind, ClassLabel)}
-    for number, values in enumerate(rows, 1):
-        named = {column: kind.int2str(values[column]) for column, kind in labels.items() if values[column] is not None}
-        yield Row(f"{path}:row {number}", {**values, **named})
+        labels = {column: kind for column, kind in (rows.features or {}).items() if isinstance(kind, ClassLabel)}
+        for number, values in enumerate(rows, 1):
+            given = {column: kind for column, kind in labels.items() if values[column] is not None}
+            named = {column: kind.int2str(values[column]) for column, kind in given.items()}
+            yield Row(f"{path}:row {number}", {**values, **named})
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        place = f"{path}:row {number + 1}" if number else path
+        raise ValueError(f"{place}: cannot load from the hub: {reason}") from None

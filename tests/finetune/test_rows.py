@@ -3,6 +3,9 @@
 import csv
 import gzip
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +100,11 @@ def test_a_missing_file_and_a_wrong_hub_name(tmp_path: Path) -> None:
         list(read_rows(str(tmp_path / "nowhere.csv")))
     with pytest.raises(ValueError, match="is written hub:NAME:SPLIT"):
         list(read_rows("hub:imdb"))
+
+
+def test_a_hub_on_loopback(root: Path) -> None:
+    """Everything in over_hub.py."""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", str(Path(__file__).with_name("over_hub.py"))]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
