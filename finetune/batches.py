@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 CPU_TOKENS, DEVICE_TOKENS = 1024, 16384  # of a batch: what stays in a CPU's caches; what fills an accelerator
+PASS_SHARE = 1 / 16  # what a forward pass costs beside its tokens, as a share of the tokens that fill the device
 SORTED_TOGETHER = 8  # training batches whose rows are sorted by length as one
 
 
@@ -43,13 +44,26 @@ def epoch_batches(
 
 
 def token_budget_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Indices sorted by length, longest first, cut so that rows x longest <= `max_tokens` (a longer row goes alone)."""
+    """Indices sorted by length, longest first, cut so that rows x longest <= `max_tokens` (a longer row goes alone).
+
+    Of all such cuts the cheapest: every batch costs its tokens, padding included, and `PASS_SHARE` of `max_tokens` for
+    being a forward pass of its own. Cost: a few microseconds a row.
+    """
+    order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
+    sizes = np.maximum(np.asarray(lengths, dtype=np.int64)[order], 1)
+    cheapest = np.zeros(len(order) + 1)  # of the first i rows
+    starts = np.zeros(len(order) + 1, dtype=np.int64)  # where the last batch of that begins
+    first = 0
+    for end in range(1, len(order) + 1):
+        while first < end - 1 and (end - first) * sizes[first] > max_tokens:
+            first += 1
+        begins = np.arange(first, end)
+        costs = cheapest[first:end] + (end - begins) * sizes[first:end]
+        best = int(costs.argmin())
+        cheapest[end], starts[end] = costs[best] + PASS_SHARE * max_tokens, first + best
     batches: list[list[int]] = []
-    room = 0
-    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if room == 0:
-            batches.append([])
-            room = max(1, max_tokens // max(1, lengths[index]))
-        batches[-1].append(index)
-        room -= 1
-    return batches
+    end = len(order)
+    while end > 0:
+        batches.append(order[starts[end] : end].tolist())
+        end = int(starts[end])
+    return batches[::-1]

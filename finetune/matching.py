@@ -173,8 +173,8 @@ class Matching:
         return {**scores, "n": len(pairs)}
 
     def diagnose(self, model: nn.Module, examples: Sequence[Example]) -> dict[str, float]:
-        """The space of up to 256 training rows; a text's positive is itself under dropout where it has no other."""
-        sample = [Example(example.encodings[:2]) for example in examples[:256]]
+        """The space of up to 128 training rows; a text's positive is itself under dropout where it has no other."""
+        sample = [Example(example.encodings[:2]) for example in examples[:128]]
         if len(sample) < 2:
             return {}
         assert isinstance(model, SentenceEncoder)

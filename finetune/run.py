@@ -139,10 +139,15 @@ def train_seeds(
     seeds: list[dict[str, Any]] = []
     histories: dict[int, History] = {}
     best: float | None = None
+    before: dict[str, float] | None = None
     for seed in config.seeds:
         set_seed(seed)
         model = task.build(config.model, from_scratch=run_dir is None).to(accelerator.device)
+        if before is None or run_dir is None:  # the pretrained encoder is the same for every seed
+            before = task.diagnose(model, examples)
         entry, histories[seed] = train_seed(config, task, model, examples, training, accelerator, seed)
+        if before:
+            entry["space"] = {"before": before, "after": task.diagnose(model, examples)}
         seeds.append(entry)
         if accelerator.is_main_process:
             say_what_is_wrong(entry)
@@ -173,12 +178,9 @@ def train_seed(
         return score_files(config, task, current, config.dev, accelerator)
 
     start = time.perf_counter()
-    before = task.diagnose(model, examples)
     history = train(task, model, examples, training, accelerator, seed, evaluate if config.dev else None)
     entry: dict[str, Any] = {"seed": seed, "steps": len(history.steps), "best_step": history.best_step}
     entry |= {"dev": history.best, **score_seed(config, task, model, history, accelerator)}
-    if before:
-        entry["space"] = {"before": before, "after": task.diagnose(model, examples)}
     entry["seconds"] = round(time.perf_counter() - start, 2)
     return entry, history
 

@@ -1,10 +1,13 @@
 """Which rows go together."""
 
+import math
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finetune.batches import SORTED_TOGETHER, epoch_batches, token_budget_batches
+from finetune.batches import PASS_SHARE, SORTED_TOGETHER, epoch_batches, token_budget_batches
 
 
 @given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 200))
@@ -13,6 +16,24 @@ def test_a_budget_holds_and_every_row_comes_once(lengths: list[int], budget: int
     assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
     for batch in batches:
         assert len(batch) == 1 or len(batch) * max(lengths[i] for i in batch) <= budget
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=9), st.integers(20, 200))
+def test_no_other_cut_of_the_sorted_rows_is_cheaper(lengths: list[int], budget: int) -> None:
+    """Of the 2^(rows - 1) cuts: padded tokens and the share of a pass, no cut above the budget."""
+    ordered = sorted(lengths, reverse=True)
+
+    def cost(sizes: list[list[int]]) -> float:
+        fits = all(len(part) == 1 or len(part) * part[0] <= budget for part in sizes)
+        return sum(len(part) * part[0] + PASS_SHARE * budget for part in sizes) if fits else math.inf
+
+    cuts = []
+    for choice in range(2 ** (len(ordered) - 1)):
+        edges = [0, *(i + 1 for i in range(len(ordered) - 1) if choice >> i & 1), len(ordered)]
+        cuts.append(cost([ordered[a:b] for a, b in pairwise(edges)]))
+    found = [[lengths[i] for i in batch] for batch in token_budget_batches(lengths, budget)]
+    assert [length for batch in found for length in batch] == ordered
+    assert cost(found) == pytest.approx(min(cuts))
 
 
 @given(st.integers(1, 300), st.integers(1, 16), st.booleans(), st.integers(0, 3))
