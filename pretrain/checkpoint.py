@@ -135,10 +135,11 @@ def _write(
     for kind in ("weight", *MOMENTS):
         for shard in shards:
             part = shard.weight if kind == "weight" else shard.moments[kind]
-            whole = part.float().cpu() if replicated else _gather(shard, part, processes)
+            whole = part if replicated else gather(shard, part, processes)
             try:
                 if files and not failure:
-                    files[kind].add(shard.name if kind == "weight" else f"{kind}.{shard.name}", whole)
+                    name = shard.name if kind == "weight" else f"{kind}.{shard.name}"
+                    files[kind].add(name, whole.float().cpu())
             except OSError as error:
                 failure = error
     if not processes.is_main:
@@ -166,13 +167,13 @@ def _open_files(folder: Path, shards: list[Shard]) -> dict[str, TensorFile]:
     return {"weight": weights, **dict.fromkeys(MOMENTS, TensorFile(folder / "optimizer.safetensors", names))}
 
 
-def _gather(shard: Shard, part: Tensor, processes: Processes) -> Tensor:
-    """The whole parameter on rank 0, by a sum of disjoint parts: no rank holds more than one tensor."""
+def gather(shard: Shard, part: Tensor, processes: Processes) -> Tensor:
+    """The whole parameter (flat, fp32) on rank 0, from its disjoint parts; on other ranks the values mean nothing."""
     whole = torch.zeros(shard.shape.numel(), dtype=torch.float32, device=processes.device)
     whole[shard.start : shard.start + part.numel()] = part
     if processes.world_size > 1:
         dist.reduce(whole, dst=0)
-    return whole.cpu()
+    return whole
 
 
 def _finish(target: Path, temporary: Path, documents: Mapping[str, str]) -> None:

@@ -22,7 +22,7 @@ class TrainingConfig(Config):
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="mass taken from the right token and spread evenly")
     max_skipped_steps: int = Field(10, ge=1, description="skipped steps in a row that stop the run")
     spike_sigma: float = Field(0.0, ge=0, description="a loss so many deviations above its trend is a spike; 0: off")
-    skip_spikes: bool = Field(False, description="do not apply the update of a spike (engine.name: ddp)")
+    skip_spikes: bool = Field(False, description="do not apply the update of a spike")
     profile_steps: list[int] = Field([], description="steps that PyTorch Profiler traces into run_dir/profile")
 
 
@@ -81,8 +81,8 @@ class PretrainConfig(Config):
             )
         if self.engine.name == "deepspeed" and self.optimizer.name == "stable_adamw":
             raise ValueError("optimizer.name: stable_adamw needs whole tensors; with engine.name: deepspeed use adamw")
-        if self.training.skip_spikes and (self.engine.name == "deepspeed" or not self.training.spike_sigma):
-            raise ValueError("training.skip_spikes needs training.spike_sigma and engine.name: ddp")
+        if self.training.skip_spikes and not self.training.spike_sigma:
+            raise ValueError("training.skip_spikes needs training.spike_sigma")
         phases_of(self)
         return self
 
@@ -108,11 +108,14 @@ _FREE = (
 )  # fmt: skip
 
 
-def first_difference(old: PretrainConfig, new: PretrainConfig) -> str | None:
-    """The first key, with both values, whose change makes it another run: model, data order or schedule."""
+def first_difference(old: PretrainConfig, new: PretrainConfig, free: tuple[str, ...] = _FREE) -> str | None:
+    """The first key, with both values, whose change makes it another run: model, data order or schedule.
+
+    The keys and sections of `free` may differ.
+    """
     before, after = _flat(old.model_dump(mode="json")), _flat(new.model_dump(mode="json"))
     for key in sorted(before.keys() | after.keys()):
-        if before.get(key) != after.get(key) and not any(key == f or key.startswith(f + ".") for f in _FREE):
+        if before.get(key) != after.get(key) and not any(key == f or key.startswith(f + ".") for f in free):
             return f"'{key}' is {before.get(key)!r} there and {after.get(key)!r} here"
     return None
 

@@ -1,7 +1,8 @@
 """Every n steps, a closer look: gradient norm and size of the update by group of parameters, attention by layer.
 
 Works on any engine, as it reads only the checkpoint's shards: the gradient of a step follows from the first moment
-before and after it, m' = b m + (1 - b) g. Cost: a copy of this rank's weights and first moments during such a step.
+before and after it, m' = b m + (1 - b) g. Cost: a copy of this rank's weights and first moments during such a step, and
+with ZeRO-3 the whole model in fp32 on rank 0, put together tensor by tensor.
 """
 
 import math
@@ -9,11 +10,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from data import Batch
 from encoder import MaskedLanguageModel
 from encoder.inspection import look_inside
+from encoder.layers import Layer
+from pretrain.checkpoint import gather
 from pretrain.engine import Engine
 from pretrain.processes import Processes
 
@@ -52,16 +55,34 @@ class Before:
         return line
 
 
+def whole_model(engine: Engine, processes: Processes) -> MaskedLanguageModel | None:
+    """The model with all its weights, on rank 0; None elsewhere. Every rank calls it."""
+    if engine.whole_weights:
+        return engine.model if processes.is_main else None
+    model = MaskedLanguageModel(engine.model.encoder.config).to(processes.device) if processes.is_main else None
+    parameters = dict(model.named_parameters()) if model else {}
+    for shard in engine.shards():
+        whole = gather(shard, shard.weight, processes)
+        if model:
+            parameters[shard.name].data = whole.view(shard.shape)
+    return model
+
+
 def layer_details(model: MaskedLanguageModel, batch: Batch) -> dict[str, float]:
-    """`attention_entropy/<layer>` (nat) and `hidden_norm/<layer>`, of the first document of this rank's rows."""
+    """`attention_entropy/<layer>` (nat) and `activation_rms/<layer>`, of the first document of this rank's rows."""
     lengths: Sequence[int] = next((row for row in batch.piece_lengths if row), ())
     if not lengths:
         return {}
     row = next(number for number, pieces in enumerate(batch.piece_lengths) if pieces)
     device = next(model.parameters()).device
-    _, layers = look_inside(model, batch.input_ids[row, : lengths[0]].to(device))
-    line = {}
-    for number, view in enumerate(layers):
-        line[f"attention_entropy/{number}"] = float(view.entropy.mean())
-        line[f"hidden_norm/{number}"] = view.hidden_norm
-    return line
+    squares: list[Tensor] = []
+
+    def read(module: nn.Module, inputs: tuple[object, ...], output: Tensor) -> None:
+        squares.append(output.float().square().mean())
+
+    handles = [layer.register_forward_hook(read) for layer in model.modules() if isinstance(layer, Layer)]
+    _, views = look_inside(model, batch.input_ids[row, : lengths[0]].to(device))
+    for handle in handles:
+        handle.remove()
+    line = {f"attention_entropy/{number}": float(view.entropy.mean()) for number, view in enumerate(views)}
+    return line | {f"activation_rms/{number}": math.sqrt(square) for number, square in enumerate(squares)}

@@ -36,6 +36,9 @@ class EngineConfig(Config):
     )
     precision: Literal["fp32", "bf16"] = Field("fp32", description="arithmetic; master weights and moments stay fp32")
     compile: bool = Field(False, description="torch.compile the model")
+    compile_backend: Literal["inductor", "aot_eager"] = Field(
+        "inductor", description="of torch.compile; aot_eager traces, but generates no kernels"
+    )
     timeout_seconds: float = Field(900.0, gt=0, description="a collective or a step that takes longer ends the job")
 
     @model_validator(mode="after")
@@ -73,7 +76,7 @@ class Engine(Protocol):
         """Clip, update, zero; (gradient norm before clipping, whether the update was applied)."""
 
     def discard(self) -> None:
-        """Forget the accumulated gradients instead of `step`; not with DeepSpeed."""
+        """Forget the accumulated gradients instead of `step`; every rank calls it."""
 
     def shards(self) -> Iterator[Shard]:
         """Every parameter in the model's order; the union over ranks covers each at least once."""
@@ -106,7 +109,7 @@ class TorchEngine:
         self.optimizer = build_optimizer(model, optimizer)
         self.set_update_count(0)
         if config.compile:
-            model.compile()  # in place: adds no prefix to the names
+            model.compile(backend=config.compile_backend)  # in place: adds no prefix to the names
         self.module: nn.Module = model
         if processes.world_size > 1:
             ids = [processes.device.index] if processes.device.type == "cuda" else None
@@ -176,7 +179,7 @@ class DeepSpeedEngine:
         )
         self.set_update_count(0)
         if config.compile:
-            self.engine.compile()
+            self.engine.compile(backend=config.compile_backend)
 
     def forward(self, inputs: tuple[Any, ...], last: bool) -> MaskedLoss:
         return self.engine(*inputs)
@@ -193,7 +196,15 @@ class DeepSpeedEngine:
         return norm, applied
 
     def discard(self) -> None:
-        raise AssertionError("the configuration refuses what needs this")
+        # DeepSpeed has one way to leave an update out: a gradient norm that is not finite, here on every rank at once
+        zero, invalid = self.engine.optimizer, torch.tensor(torch.nan)
+        name, value = ("_get_norm_groups", [invalid]) if self.stage == 3 else ("scaled_global_norm", invalid)
+        setattr(zero, name, lambda: value)
+        try:
+            self.engine.step()
+        finally:
+            delattr(zero, name)  # the method of the class is back
+        assert not self.engine.was_step_applied()
 
     def shards(self) -> Iterator[Shard]:
         by_name = {shard.name: shard for shard in (self._sharded() if self.stage == 3 else self._sliced())}

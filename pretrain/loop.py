@@ -13,7 +13,7 @@ from data import Batch, BatchLoader, counts_of, merge_states
 from pretrain.checkpoint import retire_checkpoints, save_checkpoint
 from pretrain.clock import Clock
 from pretrain.config import PretrainConfig
-from pretrain.details import Before, layer_details
+from pretrain.details import Before, layer_details, whole_model
 from pretrain.engine import Engine
 from pretrain.evaluate import evaluate
 from pretrain.hardware import peak_flops
@@ -70,6 +70,7 @@ class Run:
         """
         config, progress = self.config, self.progress
         batches = self.enter_phase(loader)
+        self.watchdog.beat()
         while progress.step < config.training.num_steps:
             if progress.step == self.phase.end:
                 self.phase = phase_after(self.phases, progress.step)
@@ -84,8 +85,9 @@ class Run:
                 return progress.step >= config.training.num_steps
             if due(progress.step, config.checkpoint.save_every):
                 self.save()
-        if self.save():
-            raise RuntimeError(f"the last checkpoint could not be saved in {self.folder.checkpoints}")
+        failure = self.save()
+        if failure:
+            raise RuntimeError(f"the last checkpoint could not be saved: {failure}")
         return True
 
     def enter_phase(self, loader: BatchLoader) -> Iterator[Batch]:
@@ -120,16 +122,16 @@ class Run:
         progress.step = step
         progress.tokens += metrics["step_tokens"]
         self.data_state = batch.state
-        details = self._details(before, batch) if before else {}
+        details = self._details(before, batch) if before and metrics["applied"] else {}
         self._log_step(metrics, batch, details)
         self._count_skips(metrics, batch)
         return metrics
 
     def _details(self, before: Before, batch: Batch) -> dict[str, float]:
-        details = before.compare(self.engine, self.config.optimizer.betas[0], self.processes)
-        if self.processes.is_main and self.engine.whole_weights:
-            details |= layer_details(self.engine.model, batch)
-        return details
+        with self.clock.measure("details"):
+            details = before.compare(self.engine, self.config.optimizer.betas[0], self.processes)
+            model = whole_model(self.engine, self.processes)
+            return details | (layer_details(model, batch) if model else {})
 
     def _log_step(self, metrics: dict[str, Any], batch: Batch, details: dict[str, float]) -> None:
         config, progress = self.phase.config, self.progress

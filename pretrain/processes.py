@@ -1,7 +1,8 @@
 """Who we are among the processes, and the few collectives that the loop needs.
 
-All launchers (torchrun, accelerate, deepspeed, none) set the same environment variables. Every group has a time-out;
-collectives outside the engines carry a handful of numbers a step.
+All launchers (torchrun, accelerate, deepspeed, none) set the same environment variables. Every group has a time-out, a
+little above the watchdog's limit, so that the watchdog speaks first; collectives outside the engines carry a handful of
+numbers a step.
 """
 
 import os
@@ -13,6 +14,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+GRACE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,13 @@ def start_process_group(processes: Processes, timeout_seconds: float, always: bo
         # without them DeepSpeed looks for mpi4py
         os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     backend = "nccl" if processes.device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds + GRACE_SECONDS))
+
+
+def limit_groups(timeout_seconds: float) -> None:
+    """Give every group the time-out of the default one: those that DeepSpeed adds start with half an hour."""
+    for group in distributed_c10d._world.pg_map:
+        distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_seconds + GRACE_SECONDS), group)
 
 
 def stop_process_group() -> None:

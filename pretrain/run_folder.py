@@ -1,6 +1,7 @@
 """The folder of a run: one configuration, one lock, one status, its tokenizer and its checkpoints.
 
-Only rank 0 writes here. The lock is the operating system's, so a dead process never leaves one behind.
+Only rank 0 writes here, but for the status of a rank that fails. The lock is the operating system's, so a dead process
+never leaves one behind.
 """
 
 import fcntl
@@ -9,7 +10,7 @@ import os
 import shutil
 import uuid
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 import yaml
 
@@ -76,14 +77,20 @@ class RunFolder:
     def write_status(self, state: State, step: int | None = None, reason: str = "") -> None:
         """Replace `status.json`: the outcome that launchers hide. Never raises: the run matters more."""
         self._step = self._step if step is None else step
-        temporary = self.path / ".status.json"
+        temporary = self.path / f".status_{os.getpid()}.json"
         try:
             temporary.write_text(json.dumps({"state": state, "step": self._step, "reason": reason}) + "\n")
             temporary.rename(self.path / "status.json")
         except OSError:
             pass
 
-    def status(self) -> dict[str, object]:
+    def write_failure(self, state: State, reason: str) -> None:
+        """The first failure of any rank: those of other ranks follow from it and must not hide it."""
+        found = self.status()
+        if found.get("state") not in ("failed", "bad_input"):
+            self.write_status(state, found.get("step"), reason)
+
+    def status(self) -> dict[str, Any]:
         """The last status, empty when there is none."""
         path = self.path / "status.json"
         return json.loads(path.read_text()) if path.exists() else {}

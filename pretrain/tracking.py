@@ -5,11 +5,12 @@ are written again, marked `repeated`. A tracker that fails says so once and is d
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -39,7 +40,7 @@ class Tracker:
         self._outlets: dict[str, Outlet] = {}
         for name in config.trackers:
             try:
-                self._outlets[name] = _OPEN[name](config, run_dir, run_id)
+                self._outlets[name] = _OPEN[name](config, run_dir, run_id, self.say)
             except Exception as error:
                 self.say(f"{name} is off: {_one_line(error)}")
 
@@ -98,7 +99,7 @@ class Outlet:
         self.close = close
 
 
-def _open_tensorboard(config: LoggingConfig, run_dir: Path, run_id: str) -> Outlet:
+def _open_tensorboard(config: LoggingConfig, run_dir: Path, run_id: str, say: Callable[[str], None]) -> Outlet:
     from torch.utils.tensorboard import SummaryWriter
 
     writer = SummaryWriter(str(run_dir / "tensorboard"))
@@ -110,16 +111,27 @@ def _open_tensorboard(config: LoggingConfig, run_dir: Path, run_id: str) -> Outl
     return Outlet(log, writer.close)
 
 
-def _open_wandb(config: LoggingConfig, run_dir: Path, run_id: str) -> Outlet:
-    import os
-
+def _open_wandb(config: LoggingConfig, run_dir: Path, run_id: str, say: Callable[[str], None]) -> Outlet:
+    """Online with a key; offline without one, or when the server does not answer: every rank waits for this one."""
     import wandb
 
-    online = os.environ.get("WANDB_API_KEY") and os.environ.get("WANDB_MODE", "online") == "online"
-    run = wandb.init(
-        project=config.project, dir=str(run_dir), id=run_id, name=run_dir.name, resume="allow",
-        mode="online" if online else "offline", settings=wandb.Settings(silent=True, console="off"),
-    )  # fmt: skip
+    def init(mode: Literal["online", "offline"]) -> "wandb.Run":
+        patience = float(os.environ.get("WANDB_INIT_TIMEOUT", 30.0))
+        settings = wandb.Settings(silent=True, console="off", init_timeout=patience)
+        return wandb.init(
+            project=config.project, dir=str(run_dir), id=run_id, name=run_dir.name, resume="allow", mode=mode,
+            settings=settings,
+        )  # fmt: skip
+
+    if os.environ.get("WANDB_API_KEY") and os.environ.get("WANDB_MODE", "online") == "online":
+        try:
+            run = init("online")
+        except wandb.Error as error:
+            say(f"wandb is offline, `wandb sync` sends it later: {_one_line(error)}")
+            wandb.teardown()  # its service would take the new run for the failed one and write nothing
+            run = init("offline")
+    else:
+        run = init("offline")
     # our step is a field of its own: W&B's internal counter would drop what is repeated after a resume
     run.define_metric("step")
     run.define_metric("*", step_metric="step")

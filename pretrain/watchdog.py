@@ -1,7 +1,8 @@
 """What ends a run before its last step: a scheduler's signal, or a rank that hangs.
 
-A hung rank leaves the others waiting in a collective; process-group time-outs do not end every kind of hang, so each
-process watches itself: no heartbeat within the limit -> every thread's stack goes to a file, and the process exits.
+A hung rank or a dead network leaves the others waiting in a collective, and process-group time-outs do not end every
+kind of hang. So each process watches itself: no heartbeat within the limit, and every thread's stack goes to a file,
+the reason to the status and to stderr, and the process exits.
 """
 
 import faulthandler
@@ -53,5 +54,8 @@ class Watchdog:
             if time.monotonic() - self._last > self._limit:
                 with self._stacks.open("w") as file:
                     faulthandler.dump_traceback(file)
-                self._on_hang(f"no progress for {self._limit:g} s; the stacks of all threads are in {self._stacks}")
+                self._on_hang(
+                    f"no progress for {self._limit:g} s (engine.timeout_seconds): this process, another one or the "
+                    f"network hangs; the stacks of this process are in {self._stacks}"
+                )
                 os._exit(HUNG)

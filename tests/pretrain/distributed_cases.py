@@ -1,4 +1,6 @@
-"""Run by torchrun in 2 processes, once: many cases in one process group. Rank 0 prints one JSON object.
+"""Run by torchrun in 2 processes, once: many cases in one process group. Rank 0 writes one JSON object.
+
+Arguments: a folder, a number of steps, and `every_case`, `compiled` or a checkpoint to go on from.
 
 Every engine takes the same synthetic batches: packed rows with masks, one micro-batch of which has no masked token.
 """
@@ -6,19 +8,23 @@ Every engine takes the same synthetic batches: packed rows with masks, one micro
 import json
 import logging
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch import Tensor
+from torch.distributed import distributed_c10d
 
 from encoder import EncoderConfig, MaskedLanguageModel, load_model
 from pretrain.checkpoint import restore_optimizer, save_checkpoint
 from pretrain.clock import Clock
+from pretrain.details import Before, layer_details, whole_model
 from pretrain.engine import Engine, EngineConfig, build_engine
 from pretrain.optimizer import OptimizerConfig
-from pretrain.processes import find_processes, start_process_group, stop_process_group
+from pretrain.processes import find_processes, limit_groups, start_process_group, stop_process_group
 from pretrain.step import train_step
 
 ENGINES = {
@@ -30,7 +36,7 @@ ENGINES = {
 ROWS, T, V = 8, 24, 128
 torch.set_num_threads(1)
 ME = find_processes()
-OUT, STEPS = Path(sys.argv[1]), int(sys.argv[2])
+OUT, STEPS, WHAT = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 
 
 @dataclass
@@ -59,11 +65,11 @@ def batch(step: int) -> Rows:
     return Rows(step, ids[mine], labels[mine], lengths[mine])
 
 
-def model(dropout: float = 0.1) -> MaskedLanguageModel:
+def model(dropout: float = 0.1, layers: int = 2) -> MaskedLanguageModel:
     torch.manual_seed(0)
     return MaskedLanguageModel(
         EncoderConfig(
-            num_layers=2, hidden_size=32, num_heads=1, vocab_size=V, max_length=T, embedding_dropout=dropout,
+            num_layers=layers, hidden_size=32, num_heads=1, vocab_size=V, max_length=T, embedding_dropout=dropout,
             hidden_dropout=dropout, attention_dropout=dropout,
         )
     )  # fmt: skip
@@ -74,12 +80,14 @@ def engine_of(name: str, start: MaskedLanguageModel, **changes: Any) -> Engine:
     return build_engine(config, start.to(ME.device), OptimizerConfig(), ME, 2)
 
 
-def train(engine: Engine, steps: range, rows: int = 2, rate: float = 3e-3) -> list[float]:
+def train(
+    engine: Engine, steps: Iterable[int], rows: int = 2, rate: float = 3e-3, discard: bool = False
+) -> list[float | None]:
     losses = []
     for step in steps:
         result = train_step(
             engine, batch(step), ME, Clock(), rows_per_device=rows, seed=0, label_smoothing=0.0, learning_rate=rate,
-            stop=False,
+            stop=False, discard=lambda loss: discard,
         )  # fmt: skip
         losses.append(result["loss"] if result["applied"] else None)
     return losses
@@ -91,7 +99,7 @@ def save(engine: Engine, step: int, name: str) -> Path:
     return OUT / name / f"step_{step:08d}"
 
 
-def resumed(name: str, folder: Path, updates: int, steps: range) -> list[float]:
+def resumed(name: str, folder: Path, updates: int, steps: range) -> list[float | None]:
     start = model()
     start.load_state_dict(load_model(folder).state_dict())
     engine = engine_of(name, start)
@@ -122,10 +130,55 @@ def poisoned(name: str, precision: str) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    start_process_group(ME, 60, always=True)
-    logging.disable(logging.WARNING)
-    result: dict[str, Any] = {"layouts": {}, "engines": {}, "resumed": {}, "nan": {}, "bf16": {}}
+def discarded(name: str) -> dict[str, Any]:
+    """Step 3 is taken for a spike: it leaves no trace, as if it had never been."""
+    engine = engine_of(name, model())
+    train(engine, range(1, 3))
+    before = save(engine, 2, f"spike_{name}_before")
+    skipped = train(engine, range(3, 4), discard=True)
+    after = save(engine, 3, f"spike_{name}_after")
+    never = engine_of(name, model())
+    train(never, range(1, 3))
+    return {
+        "skipped": skipped,
+        "folders": [str(before), str(after)],
+        "then": train(engine, range(4, 7)),
+        "never": train(never, range(4, 7)),
+    }
+
+
+def compiled(name: str) -> dict[str, Any]:
+    """The same steps plain and compiled, without dropout: inductor draws its own."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    losses = {}
+    for way in ("plain", "compiled"):
+        engine = engine_of(name, model(dropout=0.0, layers=1), compile=way == "compiled")
+        losses[way] = train(engine, range(1, 9), rows=4, rate=1e-3)
+    return {**losses, "graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"]}
+
+
+def details(name: str) -> dict[str, float]:
+    """The closer look at step 3."""
+    engine = engine_of(name, model())
+    train(engine, range(1, 3))
+    before = Before(engine)
+    train(engine, range(3, 4))
+    found = before.compare(engine, OptimizerConfig().betas[0], ME)
+    whole = whole_model(engine, ME)
+    return found | (layer_details(whole, batch(3)) if whole else {})
+
+
+def group_limits() -> list[float]:
+    """Seconds until each process group gives up, DeepSpeed's own among them."""
+    limit_groups(60)
+    groups = distributed_c10d._world.pg_map
+    return [group._get_backend(ME.device).options._timeout.total_seconds() for group in groups]
+
+
+def every_case() -> dict[str, Any]:
+    cases = ("layouts", "engines", "resumed", "nan", "bf16", "spikes", "details")
+    result: dict[str, Any] = {case: {} for case in cases}
     for name in ENGINES:
         for rows in (1, 2, 4):
             engine = engine_of(name, model(dropout=0.0))
@@ -146,9 +199,19 @@ def main() -> None:
         result["nan"][name] = poisoned(name, "fp32")
         if ME.world_size > 1:  # slow on CPUs
             result["bf16"][name] = poisoned(name, "bf16")
-    if ME.is_main:
-        (OUT / "result.json").write_text(json.dumps(result))
-    stop_process_group()
+        result["spikes"][name] = discarded(name)
+        result["details"][name] = details(name)
+    return result | {"group_limits": group_limits()}
 
 
-main()
+start_process_group(ME, 120, always=True)
+logging.disable(logging.WARNING)
+if WHAT == "compiled":
+    found = {name: compiled(name) for name in ENGINES}
+elif WHAT == "every_case":
+    found = every_case()
+else:  # the checkpoint of step 3 that other processes have written
+    found = {name: resumed(name, Path(WHAT), 3, range(4, 44)) for name in ENGINES}
+if ME.is_main:
+    (OUT / "result.json").write_text(json.dumps(found))
+stop_process_group()

@@ -15,6 +15,18 @@ def read_metrics(run: Path, kind: str = "train") -> list[dict[str, Any]]:
     return [entry for entry in map(json.loads, lines) if entry["kind"] == kind]
 
 
+def read_metrics_safely(run: Path, kind: str = "start") -> list[dict[str, Any]]:
+    """As `read_metrics`, passing over lines that a kill tore; empty where there is no history yet."""
+    path, entries = run / "metrics.jsonl", []
+    for line in (path.read_text() if path.exists() else "").splitlines():
+        try:
+            entries.append(json.loads(line))
+        except ValueError:
+            continue
+    return [entry for entry in entries if entry["kind"] == kind]
+
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 LAUNCHERS: dict[str, list[str]] = {
     "none": [sys.executable, "-m", "pretrain"],
     "torchrun": [
@@ -36,17 +48,17 @@ def start(
     *overrides: str,
     processes: int = 1,
     launcher: str = "torchrun",
-    environment: dict[str, str] | None = None,
+    module: str = "pretrain",
 ) -> "subprocess.Popen[str]":
-    """Start `python -m pretrain` on so many processes from the repository's root."""
+    """Start `python -m pretrain` (or a module beside this file) on so many processes from the repository's root."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [part.format(n=processes, port=port) for part in LAUNCHERS[launcher]]
+    command = [part.format(n=processes, port=port) for part in LAUNCHERS[launcher][:-1]]
     return subprocess.Popen(
-        [*command, str(config), *overrides],
+        [*command, module, str(config), *overrides],
         cwd=Path(__file__).parents[2],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
+        env={**ENVIRONMENT, "PYTHONPATH": f"{Path(__file__).parents[2]}:{Path(__file__).parent}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

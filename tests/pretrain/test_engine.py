@@ -16,17 +16,18 @@ import torch
 from safetensors.torch import load_file
 
 from pretrain.optimizer import OptimizerConfig, build_optimizer
+from pretrain.processes import GRACE_SECONDS
 
 Result = dict[str, Any]
 ENGINES = ["ddp", "zero1", "zero2", "zero3"]
 
 
-def cases(folder: Path, processes: int, steps: int) -> Result:
+def cases(folder: Path, processes: int, steps: int, what: str = "every_case") -> Result:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
-    command += [str(Path(__file__).parent / "distributed_cases.py"), str(folder), str(steps)]
+    command += [str(Path(__file__).parent / "distributed_cases.py"), str(folder), str(steps), what]
     root = Path(__file__).parents[2]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=500)
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads((folder / "result.json").read_text())
 
@@ -120,6 +121,44 @@ def test_a_nan_on_one_rank_is_applied_by_none(precision: str, one: Result, two: 
         assert case["skipped"] == [None], name
         assert difference(*case["folders"]) == 0.0, name
         assert all(loss is not None and math.isfinite(loss) for loss in case["before"] + case["then"]), name
+
+
+def test_a_discarded_step_leaves_no_trace_on_any_engine(one: Result, two: Result) -> None:
+    for name, case in (*one["spikes"].items(), *two["spikes"].items()):
+        assert case["skipped"] == [None], name
+        assert difference(*case["folders"]) == 0.0, name
+        assert case["then"] == case["never"], name  # no rest of its gradients either
+        assert None not in case["then"], name
+
+
+def test_the_closer_look_is_the_same_on_every_engine(one: Result, two: Result) -> None:
+    reference = one["details"]["ddp"]
+    kinds = ["activation_rms", "attention_entropy", "gradient_norm", "update_to_weight"]
+    assert sorted({key.split("/")[0] for key in reference}) == kinds
+    for name, found in (*one["details"].items(), *two["details"].items()):
+        assert found == pytest.approx(reference, abs=1e-5), name
+
+
+def test_every_process_group_has_our_time_out(two: Result) -> None:
+    assert len(two["group_limits"]) > 1  # DeepSpeed's own among them
+    assert set(two["group_limits"]) == {60.0 + GRACE_SECONDS}
+
+
+@pytest.mark.slow
+def test_compiled_steps_are_the_plain_ones_on_every_engine(tmp_path: Path) -> None:
+    for name, case in cases(tmp_path, 2, 0, "compiled").items():
+        assert case["graphs"] > 0, name
+        assert case["compiled"] == pytest.approx(case["plain"], abs=1e-5), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 4])
+def test_more_processes_go_on_from_the_checkpoint_of_one(tmp_path: Path, processes: int) -> None:
+    (tmp_path / "one").mkdir()
+    one = cases(tmp_path / "one", 1, 43)
+    for name, losses in cases(tmp_path, processes, 0, one["engines"]["ddp"]["folder"]).items():
+        assert len(losses) == 40, name
+        assert losses == pytest.approx(one["engines"]["ddp"]["losses"][3:], abs=1e-5), name
 
 
 def test_r19_bf16_keeps_fp32_weights_and_moments(two: Result) -> None:

@@ -128,13 +128,19 @@ def test_a_finite_corpus_ends_the_run(write_config: Write, tmp_path: Path) -> No
 def test_a_line_of_the_history_has_what_is_promised(write_config: Write, tmp_path: Path) -> None:
     main([str(write_config())])
     promised = (
-        "step loss learning_rate grad_norm masked_tokens tokens batch_hash seconds data_wait tokens_per_second mfu fill"
+        "step loss accuracy learning_rate grad_norm masked_tokens tokens batch_hash seconds data_wait forward backward "
+        "optimizer tokens_per_second mfu fill peak_memory_bytes"
     )
     train = read_metrics(tmp_path / "run")
     assert all(set(promised.split()) <= entry.keys() for entry in train)
     assert train[0]["loss"] == pytest.approx(5.5, abs=0.5)  # ln 256
     assert [entry["tokens"] for entry in train] == sorted(entry["tokens"] for entry in train)
     assert all(0 < entry["mfu"] < 2 for entry in train)
+    assert all(0.5 < entry["fill"] <= 1 for entry in train)
+    assert all(1e7 < entry["peak_memory_bytes"] < 1e11 for entry in train)
+    times = ("data_wait", "forward", "backward", "optimizer")
+    assert all(sum(entry[key] for key in times) <= entry["seconds"] for entry in train)  # one clock, no overlap
+    assert all(entry["seconds"] > 0 for entry in read_metrics(tmp_path / "run", "save"))
 
 
 @pytest.mark.parametrize(
@@ -203,7 +209,7 @@ def test_details_hold_gradients_by_group_and_attention_by_layer(write_config: Wr
     assert total == pytest.approx(min(1.0, details["grad_norm"]), rel=1e-3)  # the clipped norm, put together again
     assert all(1e-5 < details[f"update_to_weight/{group}"] < 1 for group in groups)
     assert all(0 <= details[f"attention_entropy/{layer}"] < 4 for layer in (0, 1))
-    assert all(details[f"hidden_norm/{layer}"] > 0 for layer in (0, 1))
+    assert all(0.1 < details[f"activation_rms/{layer}"] < 10 for layer in (0, 1))
     main([str(write_config("plain"))])
     assert losses(tmp_path / "run") == losses(tmp_path / "plain")  # looking changes nothing
 
