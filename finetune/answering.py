@@ -20,7 +20,7 @@ from finetune.inputs import Inputs
 from finetune.models import load_model
 from finetune.protocol import Example
 from finetune.rows import Row
-from finetune.spans import best_span, exact_match, locate, overlap_f1, token_span
+from finetune.spans import best_span, exact_match, locate, normalize_answer, overlap_f1, token_span
 
 METRICS = ("f1", "exact_match")
 WINDOWS_AT_ONCE = 32  # windows of one forward pass when predicting
@@ -52,10 +52,10 @@ class Answering:
         return load_model(AutoModelForQuestionAnswering, folder, from_scratch)
 
     def target(self, row: Row) -> list[str] | None:
-        """The right texts; [''] where there is no answer."""
+        """The right texts of which something is left when normalised; [''] where there is none, as the script does."""
         if "answers" not in row.values:
             return None
-        return [text for text, _ in _answers(row)] or [""]
+        return [text for text, _ in _answers(row) if normalize_answer(text)] or [""]
 
     def encode(self, rows: Sequence[Row], *, training: bool) -> list[Example]:
         """Scoring: an example a row, with all its windows; training: one a window, its target (start, end) tokens."""

@@ -15,9 +15,13 @@ from tokenizers import BertWordPieceTokenizer
 from transformers import (
     BertConfig,
     BertModel,
+    DebertaV2Config,
+    DebertaV2Model,
     ModernBertConfig,
     ModernBertModel,
     PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaModel,
     RobertaPreLayerNormConfig,
     RobertaPreLayerNormModel,
 )
@@ -84,11 +88,22 @@ def _config(architecture: str, vocab_size: int, pad: int, cls: int, sep: int) ->
             global_attn_every_n_layers=2, **special,
         )  # fmt: skip
         return ModernBertModel, config
-    if architecture == "roberta_prelayernorm":
-        config = RobertaPreLayerNormConfig(
-            **shape, intermediate_size=64, max_position_embeddings=64 + pad + 1, type_vocab_size=2
+    if architecture.startswith("roberta"):
+        prelayernorm = architecture == "roberta_prelayernorm"
+        config = (RobertaPreLayerNormConfig if prelayernorm else RobertaConfig)(
+            **shape,
+            intermediate_size=64,
+            max_position_embeddings=64 + pad + 1,
+            type_vocab_size=2 if prelayernorm else 1,
         )
-        return RobertaPreLayerNormModel, config
+        return RobertaPreLayerNormModel if prelayernorm else RobertaModel, config
+    if architecture == "deberta":  # as DeBERTa v3 is: relative positions alone, in buckets, and no segments
+        config = DebertaV2Config(
+            **shape, intermediate_size=64, max_position_embeddings=64, type_vocab_size=0, relative_attention=True,
+            position_buckets=16, pos_att_type=["p2c", "c2p"], share_att_key=True, norm_rel_ebd="layer_norm",
+            position_biased_input=False,
+        )  # fmt: skip
+        return DebertaV2Model, config
     return BertModel, BertConfig(**shape, intermediate_size=64, max_position_embeddings=64)
 
 

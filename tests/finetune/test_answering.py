@@ -2,12 +2,17 @@
 
 import json
 import random
+import re
+import string
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from configs.loader import validate
@@ -16,7 +21,7 @@ from finetune.config import FinetuneConfig
 from finetune.inputs import load_inputs
 from finetune.predict import predict
 from finetune.protocol import Example
-from finetune.rows import Row
+from finetune.rows import Row, read_rows
 from finetune.run import run
 from finetune.serving import parse_options
 from finetune.spans import token_span
@@ -166,6 +171,57 @@ def test_a_span_must_be_whole_in_its_window() -> None:
 def test_scores_are_the_official_scripts(minilm: str, guess: str, rights: list[str], exact: float, f1: float) -> None:
     scores = make_answering(minilm, 40, has_unanswerable=True).score([(rights, {"answer": guess})])
     assert scores == {"exact_match": exact, "f1": pytest.approx(f1), "n": 1}
+
+
+def official_scores(data: list[dict[str, Any]], guesses: dict[str, str]) -> dict[str, float]:
+    """`exact` and `f1` of the SQuAD 2.0 script (shares, not per cent), written from its published rules."""
+
+    def normalize(text: str) -> str:
+        text = "".join(character for character in text.lower() if character not in set(string.punctuation))
+        return " ".join(re.compile(r"\b(a|an|the)\b", re.UNICODE).sub(" ", text).split())
+
+    def f1(gold: str, guess: str) -> float:
+        golds, found = normalize(gold).split(), normalize(guess).split()
+        if len(golds) == 0 or len(found) == 0:
+            return float(golds == found)
+        same = sum((Counter(golds) & Counter(found)).values())
+        if same == 0:
+            return 0.0
+        precision, recall = same / len(found), same / len(golds)
+        return 2 * precision * recall / (precision + recall)
+
+    exact_scores, f1_scores = {}, {}
+    for article in data:
+        for paragraph in article["paragraphs"]:
+            for question in paragraph["qas"]:
+                golds = [answer["text"] for answer in question["answers"] if normalize(answer["text"])] or [""]
+                guess = guesses[question["id"]]
+                exact_scores[question["id"]] = max(float(normalize(gold) == normalize(guess)) for gold in golds)
+                f1_scores[question["id"]] = max(f1(gold, guess) for gold in golds)
+    return {name: sum(s.values()) / len(s) for name, s in (("exact_match", exact_scores), ("f1", f1_scores))}
+
+
+WORDS = st.sampled_from(
+    ["the", "A", "an", "cat,", "Cat", "sat!", "—", "été", "猫", "42", "«naïve»", "", "\u00a0", "(an)"]
+)
+ANSWER = st.lists(WORDS, max_size=4).map(" ".join)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.lists(ANSWER, max_size=3), ANSWER), min_size=1, max_size=5))
+def test_scores_equal_the_official_scripts_on_any_answers(tmp_path: Path, cases: list[tuple[list[str], str]]) -> None:
+    """Through our reader of the same document: golds that normalise to nothing are passed over, as there."""
+    questions = [
+        {"id": str(i), "question": "?", "answers": [{"text": text, "answer_start": 0} for text in golds]}
+        for i, (golds, _) in enumerate(cases)
+    ]
+    data = [{"paragraphs": [{"context": "x", "qas": questions}]}]
+    (tmp_path / "squad.json").write_text(json.dumps({"data": data}))
+    task = Answering.__new__(Answering)
+    targets = [task.target(row) for row in read_rows(str(tmp_path / "squad.json"))]
+    scores = task.score([(gold, {"answer": guess}) for gold, (_, guess) in zip(targets, cases, strict=True)])
+    expected = official_scores(data, {str(i): guess for i, (_, guess) in enumerate(cases)})
+    assert {name: scores[name] for name in expected} == expected
 
 
 def test_answering_learns_from_a_squad_file(encoder: str, tmp_path: Path) -> None:
