@@ -18,7 +18,7 @@ from configs import load_config
 from data.config import DataConfig, DataRun
 from data.documents import progress_bar
 from data.readers import Cursor, Record, read
-from data.tokens import Encoder, encode, load_encoder
+from data.tokens import LoadedTokenizer, encode, load_tokenizer
 from data.units import Plan, Unit, plan
 
 VERSION = 1
@@ -103,12 +103,12 @@ def write_cache(run: DataRun) -> dict[str, Any]:
     if not config.cache:
         raise ValueError("the key 'data.cache' (a folder) is required")
     folder = Path(config.cache)
-    encoder = load_encoder(run.tokenizer, config.mask.unit)
+    loaded = load_tokenizer(run.tokenizer, config.mask.unit)
     plans = [plan(source, config.num_lanes, config.bad_input) for source in config.sources]
-    header = header_of(config, encoder.digest, plans)
+    header = header_of(config, loaded.digest, plans)
     marker = _marker(config.cache)
     if marker and marker["complete"]:
-        return check_cache(config, encoder.digest, plans)
+        return check_cache(config, loaded.digest, plans)
     if marker and marker["header"] != header:
         raise ValueError(f"data.cache: '{folder}' was begun for other data or another tokenizer; remove it first")
     folder.mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,7 @@ def write_cache(run: DataRun) -> dict[str, Any]:
     with progress_bar() as bar:
         for i, a_plan in enumerate(plans):
             units = bar.track(a_plan.units, description=f"source {i + 1}")
-            sizes = [_write_unit(config, encoder, a_plan, unit, _path(folder, i, k)) for k, unit in enumerate(units)]
+            sizes = [_write_unit(config, loaded, a_plan, unit, _path(folder, i, k)) for k, unit in enumerate(units)]
             counts.append({"documents": sum(d for d, _ in sizes), "tokens": sum(t for _, t in sizes)})
     marker = {"complete": True, "header": header, "sources": counts}
     _write_marker(folder, marker)
@@ -133,11 +133,11 @@ def _path(folder: Path, source: int, number: int) -> Path:
     return folder / f"{source:03d}-{number:06d}.arrow"
 
 
-def _write_unit(config: DataConfig, encoder: Encoder, a_plan: Plan, unit: Unit, path: Path) -> tuple[int, int]:
+def _write_unit(config: DataConfig, loaded: LoadedTokenizer, a_plan: Plan, unit: Unit, path: Path) -> tuple[int, int]:
     """Write one unit if it is not there; its documents and tokens."""
     if path.is_file():
         return _sizes(path)
-    narrow = config.mask.unit == "token" and encoder.special.vocab_size <= 1 << 16
+    narrow = config.mask.unit == "token" and loaded.special.vocab_size <= 1 << 16
     integers = {name: pa.int64() for name in ("offset", "number", "part", "characters")}
     ids = pa.large_list(pa.uint16() if narrow else pa.uint32())
     schema = pa.schema({"place": pa.string(), **integers, "fault": pa.string(), "detail": pa.string(), "ids": ids})
@@ -146,13 +146,13 @@ def _write_unit(config: DataConfig, encoder: Encoder, a_plan: Plan, unit: Unit, 
     temporary = path.with_suffix(".tmp")
     with pa.ipc.new_file(str(temporary), schema) as writer:
         while batch := [record for _, record in zip(range(BATCH), records, strict=False)]:
-            writer.write_batch(_to_arrow(batch, encoder, schema))
+            writer.write_batch(_to_arrow(batch, loaded, schema))
     os.replace(temporary, path)
     return _sizes(path)
 
 
-def _to_arrow(records: list[Record], encoder: Encoder, schema: pa.Schema) -> pa.RecordBatch:
-    arrays = encode(encoder, [record.text for record in records])
+def _to_arrow(records: list[Record], loaded: LoadedTokenizer, schema: pa.Schema) -> pa.RecordBatch:
+    arrays = encode(loaded, [record.text for record in records])
     ends = np.cumsum([0, *map(len, arrays)])
     values = pa.array(np.concatenate(arrays), schema.field("ids").type.value_type)
     columns: list[list[Any]] = [[record.place for record in records]]

@@ -19,7 +19,7 @@ from data.loader import Batch, BatchLoader, allowed_world_sizes
 from data.masks import IGNORE
 from data.readers import read
 from data.tables import num_rows
-from data.tokens import Encoder, encode, load_encoder
+from data.tokens import LoadedTokenizer, encode, load_tokenizer
 from data.units import Plan, plan
 
 SMALL_BYTES = 4 << 20
@@ -34,14 +34,14 @@ def main(arguments: list[str]) -> int:
         raise ValueError("usage: python -m data inspect CONFIG [key=value ...]")
     run = load_config(DataRun, arguments[0], arguments[1:], ignore_other_sections=True)
     config, console = run.data, Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    encoder = load_encoder(run.tokenizer, config.mask.unit)
+    loaded = load_tokenizer(run.tokenizer, config.mask.unit)
     plans = [plan(source, config.num_lanes, config.bad_input) for source in config.sources]
-    exact = check_cache(config, encoder.digest, plans)["sources"] if config.cache else None
+    exact = check_cache(config, loaded.digest, plans)["sources"] if config.cache else None
     table = Table("source", "weight", "files", "bytes", "units", "documents", "tokens an epoch", box=None)
     total = 0
     for i, a_plan in enumerate(plans):
         about = "" if exact else "about "
-        counts = exact[i] if exact else estimate(a_plan, encoder, config)
+        counts = exact[i] if exact else estimate(a_plan, loaded, config)
         total += counts["tokens"]
         size = sum(file.size for file in a_plan.files)
         numbers = (len(a_plan.files), size, len(a_plan.units))
@@ -62,11 +62,11 @@ def main(arguments: list[str]) -> int:
     )
     batch = next(iter(BatchLoader(config.model_copy(update={"num_workers": 0}), run.tokenizer, run.seed)))
     for row in range(min(ROWS, len(batch.input_ids))):
-        console.print(row_text(batch, row, encoder), soft_wrap=True)
+        console.print(row_text(batch, row, loaded), soft_wrap=True)
     return 0
 
 
-def estimate(a_plan: Plan, encoder: Encoder, config: DataConfig) -> dict[str, int]:
+def estimate(a_plan: Plan, loaded: LoadedTokenizer, config: DataConfig) -> dict[str, int]:
     """Documents and tokens an epoch: of all documents of a small source, else from units spread over it."""
     source, size = a_plan.source, sum(file.size for file in a_plan.files)
     small = size <= SMALL_BYTES
@@ -78,7 +78,7 @@ def estimate(a_plan: Plan, encoder: Encoder, config: DataConfig) -> dict[str, in
         texts = [record.text for record in sample[0 if small else 1 :] if not record.fault]
         repeat = 1 if small else unit.stride
         documents += len(texts) * repeat
-        tokens += sum(map(len, encode(encoder, texts))) * repeat
+        tokens += sum(map(len, encode(loaded, texts))) * repeat
         covered += sample[-1].cursor[is_table] - sample[0].cursor[is_table] if sample else 0
     if small or not covered:
         return {"documents": documents, "tokens": tokens}
@@ -86,16 +86,16 @@ def estimate(a_plan: Plan, encoder: Encoder, config: DataConfig) -> dict[str, in
     return {"documents": round(documents * share), "tokens": round(tokens * share)}
 
 
-def row_text(batch: Batch, row: int, encoder: Encoder) -> Text:
+def row_text(batch: Batch, row: int, loaded: LoadedTokenizer) -> Text:
     """One row in words, hidden tokens in colour with what the model must find."""
     text = Text()
     length = sum(batch.piece_lengths[row])
     pairs: Any = zip(batch.input_ids[row, :length].tolist(), batch.labels[row, :length].tolist(), strict=True)
     for seen, label in pairs:
-        token = encoder.tokenizer.decode([seen], skip_special_tokens=False)
+        token = loaded.tokenizer.decode([seen], skip_special_tokens=False)
         if label == IGNORE:
-            text.append(token + " ", style="dim" if seen in encoder.special.every else "")
+            text.append(token + " ", style="dim" if seen in loaded.special.every else "")
             continue
-        colour = "red" if seen == encoder.special.mask else "green" if seen == label else "yellow"
-        text.append(f"{token}→{encoder.tokenizer.decode([label])} ", style=colour)
+        colour = "red" if seen == loaded.special.mask else "green" if seen == label else "yellow"
+        text.append(f"{token}→{loaded.tokenizer.decode([label])} ", style=colour)
     return text

@@ -17,7 +17,7 @@ from data.faults import accept
 from data.packing import WHOLE, Piece, cut, pack
 from data.readers import Record
 from data.streams import SourceStream
-from data.tokens import U32, Encoder, encode
+from data.tokens import U32, LoadedTokenizer, encode
 from data.units import Plan
 
 WINDOW_CHARACTERS = 1 << 20  # a window of long documents closes here, to bound memory and the time of a resume
@@ -34,9 +34,15 @@ class Lane:
     """Rows of lane `number`, in order, from `state` on (from the start of the run without)."""
 
     def __init__(
-        self, number: int, plans: list[Plan], config: DataConfig, encoder: Encoder, seed: int, state: State | None
+        self,
+        number: int,
+        plans: list[Plan],
+        config: DataConfig,
+        loaded: LoadedTokenizer,
+        seed: int,
+        state: State | None,
     ) -> None:
-        self._number, self._config, self._encoder, self._seed = number, config, encoder, seed
+        self._number, self._config, self._loaded, self._seed = number, config, loaded, seed
         self._sources = [SourceStream(plan, i, number, config, seed) for i, plan in enumerate(plans)]
         self._weights = [plan.source.weight for plan in plans]
         self._tokens, self._characters = [0] * len(plans), [0] * len(plans)
@@ -155,7 +161,7 @@ class Lane:
     def _ids(self, documents: list[Record]) -> list[U32]:
         if self._config.cache:
             return [document.ids for document in documents]
-        return encode(self._encoder, [document.text for document in documents])
+        return encode(self._loaded, [document.text for document in documents])
 
     def _pack(self, pieces: list[Piece]) -> None:
         parts = [part for piece in pieces for part in cut(piece, self._length)]

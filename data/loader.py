@@ -23,7 +23,7 @@ from data.lanes import Lane, Stage
 from data.masks import Masker
 from data.packing import Piece
 from data.state import check_header, header_of, pinned
-from data.tokens import Encoder, load_encoder
+from data.tokens import LoadedTokenizer, load_tokenizer
 from data.units import Plan, plan
 
 State = dict[str, Any]
@@ -87,11 +87,11 @@ class BatchLoader:
     ) -> None:
         check_world_size(config, world_size)
         self._config = config
-        encoder = load_encoder(tokenizer, config.mask.unit)
+        loaded = load_tokenizer(tokenizer, config.mask.unit)
         plans = [plan(source, config.num_lanes, config.bad_input) for source in pinned(config.sources, state)]
         if config.cache:
-            check_cache(config, encoder.digest, plans)
-        self.header: State = header_of(config, encoder.digest, plans, seed)
+            check_cache(config, loaded.digest, plans)
+        self.header: State = header_of(config, loaded.digest, plans, seed)
         self._step, self._row = 0, 0
         lanes: dict[str, State] = {}
         if state is not None:
@@ -100,7 +100,7 @@ class BatchLoader:
         owned = [lane for lane in range(config.num_lanes) if (lane - self._row) % world_size == rank]
         states = {lane: lanes[str(lane)] for lane in owned} if state is not None else {}
         self._rows = range(rank, config.rows_per_step, world_size)  # of a step, within the step
-        self._source = _Steps(config, encoder, plans, seed, owned, states, self._row, self._rows)
+        self._source = _Steps(config, loaded, plans, seed, owned, states, self._row, self._rows)
         self._num_workers = min(config.num_workers, len(owned))
 
     def __iter__(self) -> Iterator[Batch]:
@@ -164,7 +164,7 @@ class _Steps(IterableDataset[_Part | ValueError]):
     def __init__(
         self,
         config: DataConfig,
-        encoder: Encoder,
+        loaded: LoadedTokenizer,
         plans: list[Plan],
         seed: int,
         owned: list[int],
@@ -172,16 +172,16 @@ class _Steps(IterableDataset[_Part | ValueError]):
         first_row: int,
         rows: range,
     ) -> None:
-        self._config, self._encoder, self._plans, self._seed = config, encoder, plans, seed
+        self._config, self._loaded, self._plans, self._seed = config, loaded, plans, seed
         self._owned, self._states, self._first_row, self._rows = owned, states, first_row, rows
-        self._masker = Masker(config.mask, encoder.special, seed)
+        self._masker = Masker(config.mask, loaded.special, seed)
 
     def __iter__(self) -> Iterator[_Part | ValueError]:
         worker = get_worker_info()
         numbers = self._owned if worker is None else self._owned[worker.id :: worker.num_workers]
         _allow_files(len(numbers) * len(self._plans) * self._config.open_units)
         lanes = {
-            number: Lane(number, self._plans, self._config, self._encoder, self._seed, self._states.get(number))
+            number: Lane(number, self._plans, self._config, self._loaded, self._seed, self._states.get(number))
             for number in numbers
         }
         sent: dict[int, State] = {}
@@ -216,7 +216,7 @@ class _Steps(IterableDataset[_Part | ValueError]):
 
     def _layout(self, rows: list[list[Piece]]) -> np.ndarray:
         """CLS ids SEP of each piece, one after another, in a uint32 (r, T) filled up with padding."""
-        special = self._encoder.special
+        special = self._loaded.special
         out = np.full((len(rows), self._config.sequence_length), special.pad, np.uint32)
         for row, pieces in zip(out, rows, strict=True):
             at = 0

@@ -14,6 +14,10 @@ from data.config import SourceConfig
 from data.files import BUFFER, BrokenFileError, open_file, seek
 from data.units import Unit
 
+MOST_JSON_BYTES = (
+    256 << 20
+)  # a longer line of JSON is not read, whatever the policy; a shorter one takes 3 times its size
+
 Cursor = tuple[int, int, int]
 
 
@@ -69,11 +73,16 @@ def _lines(stream: BinaryIO, unit: Unit, cursor: Cursor, limit: int, cut_long: b
         seek(stream, offset)
     rest = b""
     while part or offset < unit.end:
+        if number % unit.stride != unit.remainder:
+            passed = _skip_line(stream, unit.end)
+            if not passed:
+                return
+            offset, number = offset + passed, number + 1
+            continue
         data = rest + stream.readline(limit + 1 - len(rest))
         rest = b""
         if not data:
             return
-        mine = number % unit.stride == unit.remainder
         start, this, this_part = offset, number, part
         cut = len(data) > limit and not data.endswith(b"\n")
         if cut and cut_long:
@@ -84,8 +93,7 @@ def _lines(stream: BinaryIO, unit: Unit, cursor: Cursor, limit: int, cut_long: b
             offset += len(data) + (_skip_line(stream, unit.end + limit) if cut else 0)
             data = b"" if cut else data.rstrip(b"\r\n")
             number, part = number + 1, 0
-        if mine:
-            yield _Line(start, this, this_part, data, cut or bool(this_part), (offset, number, part))
+        yield _Line(start, this, this_part, data, cut or bool(this_part), (offset, number, part))
 
 
 def _skip_line(stream: BinaryIO, at_most: int) -> int:
@@ -144,11 +152,12 @@ def _json_records(unit: Unit, cursor: Cursor, column: str, limit: int, cut_long:
     with open_file(unit.path) as stream:
         skip, cursor = cursor[2], (cursor[0], cursor[1], 0)
         try:
-            for line in _lines(stream, unit, cursor, 1 << 40 if cut_long else limit, False):
+            most = max(limit, MOST_JSON_BYTES) if cut_long else limit
+            for line in _lines(stream, unit, cursor, most, False):
                 place, before = f"{unit.path}:{line.start}", (line.start, line.number, 0)
                 cursor = line.cursor
                 if line.cut:
-                    yield Record(place, "", cursor, "too_long", f"the line is longer than {limit} bytes")
+                    yield Record(place, "", cursor, "too_long", f"the line is longer than {most} bytes")
                     continue
                 record = _json_record(place, line.data, cursor, column)
                 yield from parts(record, before, skip, limit)
@@ -194,15 +203,18 @@ def column_record(place: str, value: Any, cursor: Cursor, column: str, present: 
 
 def parts(record: Record, start: Cursor, skip: int, limit: int) -> Iterator[Record]:
     """Cut a record whose text is longer than `limit` bytes; the first `skip` parts are passed over."""
-    if len(record.text) * 4 <= limit or len(data := record.text.encode()) <= limit:
+    text = record.text
+    if len(text) * 4 <= limit or (len(text) <= limit and len(text.encode()) <= limit):
         yield record
         return
-    offset = part = 0
-    while offset < len(data):
-        size = _cut_place(data[offset : offset + limit]) if len(data) - offset > limit else limit
-        text = data[offset : offset + size].decode()
-        offset, part = offset + size, part + 1
+    at = offset = part = 0  # characters, bytes of UTF-8, parts before
+    while at < len(text):
+        data = text[at : at + limit].encode()
+        size = _cut_place(data[:limit]) if len(data) > limit or at + limit < len(text) else len(data)
+        piece = data[:size].decode()
+        at, part = at + len(piece), part + 1
         if part > skip:
-            cursor = record.cursor if offset >= len(data) else (start[0], start[1], part)
-            place = record.place if part == 1 else f"{record.place}+{offset - size}"
-            yield Record(place, text, cursor, record.fault or "too_long", f"the text is longer than {limit} bytes")
+            cursor = record.cursor if at >= len(text) else (start[0], start[1], part)
+            place = record.place if part == 1 else f"{record.place}+{offset}"
+            yield Record(place, piece, cursor, record.fault or "too_long", f"the text is longer than {limit} bytes")
+        offset += size

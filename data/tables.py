@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.config import SourceConfig
-from data.files import BrokenFileError, File, is_remote, open_file
+from data.files import BUFFER, BrokenFileError, File, is_remote, open_file
 from data.readers import Cursor, Record, column_record, parts
 from data.units import Plan, Unit, strides
 
-BATCH_ROWS = 1024
+BATCH_BYTES, MOST_ROWS = 16 << 20, 1024  # of text read at once, for a mean row
 
 
 def table_units(source: SourceConfig, files: list[File], num_lanes: int) -> list[Unit]:
@@ -95,12 +95,14 @@ def _record_batches(unit: Unit, source: SourceConfig) -> Iterator[pa.RecordBatch
         return
     file = _parquet(unit.path)
     columns = [source.text_column] if source.text_column in file.schema_arrow.names else None
-    yield from file.iter_batches(BATCH_ROWS, row_groups=[unit.start], columns=columns)
+    group = file.metadata.row_group(unit.start)
+    rows = BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)
+    yield from file.iter_batches(min(max(rows, 1), MOST_ROWS), row_groups=[unit.start], columns=columns)
 
 
 def _parquet(path: str) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(open_file(path) if is_remote(path) else path)
+        return pq.ParquetFile(open_file(path) if is_remote(path) else path, buffer_size=BUFFER)
     except (pa.ArrowException, OSError) as error:
         raise BrokenFileError(f"is not readable as parquet ({error})") from None
 

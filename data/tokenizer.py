@@ -24,7 +24,7 @@ from configs import Config, load_config, run_command
 from data.config import BadInputConfig, SourceConfig
 from data.documents import Sample, read_documents
 from data.report import report
-from data.tokens import load_encoder
+from data.tokens import load_tokenizer
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CHINESE = Regex(r"\p{Han}")
@@ -190,7 +190,7 @@ def _existing(config: TokenizerConfig, tokenizer: Tokenizer, output: Path) -> To
         from transformers import AutoTokenizer
 
         AutoTokenizer.from_pretrained(path).save_pretrained(output)
-        return load_encoder(str(output)).tokenizer
+        return load_tokenizer(str(output)).tokenizer
     if not path.is_file() or config.algorithm != "wordpiece":
         raise ValueError(f"existing: '{path}' is neither a tokenizer folder nor a WordPiece vocab.txt")
     entries = path.read_text(encoding="utf-8").splitlines()

@@ -32,7 +32,7 @@ class SpecialIds(NamedTuple):
     vocab_size: int  # rows that an embedding needs
 
 
-class Encoder(NamedTuple):
+class LoadedTokenizer(NamedTuple):
     """A loaded tokenizer."""
 
     tokenizer: Tokenizer
@@ -41,7 +41,7 @@ class Encoder(NamedTuple):
     unit: str  # of data.mask
 
 
-def load_encoder(folder: str, unit: str = "token") -> Encoder:
+def load_tokenizer(folder: str, unit: str = "token") -> LoadedTokenizer:
     """Load a folder with tokenizer.json. Raises ValueError naming the folder and the role that is missing."""
     path = Path(folder)
     if not (path / "tokenizer.json").is_file():
@@ -66,7 +66,7 @@ def load_encoder(folder: str, unit: str = "token") -> Encoder:
     every |= set(range(size)) - known
     cls, sep, pad, mask = (int(found[role] or 0) for role in ROLES[:4])
     special = SpecialIds(cls, sep, pad, mask, tuple(sorted(every)), size)
-    return Encoder(tokenizer, special, hashing.digest(text, *map(str, special.every)), unit)
+    return LoadedTokenizer(tokenizer, special, hashing.digest(text, *map(str, special.every)), unit)
 
 
 def _roles(path: Path) -> dict[str, str]:
@@ -82,15 +82,15 @@ def _roles(path: Path) -> dict[str, str]:
     return roles
 
 
-def encode(encoder: Encoder, texts: Sequence[str]) -> list[U32]:
+def encode(loaded: LoadedTokenizer, texts: Sequence[str]) -> list[U32]:
     """Ids of each text without special tokens; with word beginnings when the masks' unit needs them."""
     if not texts:
         return []
-    if encoder.unit != "token":
+    if loaded.unit != "token":
         from data.words import encode_words
 
-        return encode_words(encoder, texts)
-    encodings = encoder.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return encode_words(loaded, texts)
+    encodings = loaded.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
     return [to_array(encoding.ids) for encoding in encodings]
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from configs import Config, run_command
 from configs.loader import validate
-from data.tokens import load_encoder
+from data.tokens import load_tokenizer
 from encoder import MaskedLanguageModel, check_bounds, load_model
 from encoder.inspection import LayerView, look_inside
 from pretrain.run_folder import RunFolder
@@ -104,7 +104,7 @@ def main(arguments: list[str]) -> None:
     values = {key: value for key, _, value in (argument.partition("=") for argument in arguments[2:])}
     config = validate(InspectConfig, values, "command line")
     model, folder = open_model(Path(arguments[0]))
-    vocabulary = load_encoder(str(folder))
+    vocabulary = load_tokenizer(str(folder))
     encoding = vocabulary.tokenizer.encode(arguments[1])
     input_ids = torch.tensor(encoding.ids)
     check_bounds(model.config, input_ids, len(input_ids))

@@ -5,7 +5,7 @@ import math
 import torch
 
 from configs.loader import validate
-from data.tokens import load_encoder
+from data.tokens import load_tokenizer
 from encoder import EncoderConfig, MaskedLanguageModel, load_model
 from pretrain.config import PretrainConfig
 from pretrain.phases import phases_of
@@ -19,7 +19,7 @@ def resolve(config: PretrainConfig) -> PretrainConfig:
     With `start_from`, every key of the shape that the configuration leaves out is that folder's.
     ValueError when the tokenizer is larger than an embedding of a given size, naming both.
     """
-    special = load_encoder(config.tokenizer).special
+    special = load_tokenizer(config.tokenizer).special
     encoder = _adopted_shape(config) if config.start_from else config.encoder
     rows = encoder.vocab_size
     if rows is not None and rows < special.vocab_size:

@@ -119,16 +119,16 @@ def test_inspect_shows_counts_and_rows(run_file: Path, capsys: pytest.CaptureFix
 def test_inspect_estimates_within_a_tenth(real_data: Path, tmp_path: Path, run_file: Path, tokenizer: str) -> None:
     from data import DataRun
     from data.cache import write_cache
-    from data.tokens import load_encoder
+    from data.tokens import load_tokenizer
     from data.units import plan
 
     source = {"path": str(real_data / "pretrain" / "zh_news_books.jsonl.gz"), "format": "jsonl"}
     values = {"tokenizer": tokenizer, "data": {"sources": [source], "num_lanes": 1, "cache": str(tmp_path / "c")}}
     run = DataRun.model_validate(values)
     exact = write_cache(run)["sources"][0]
-    encoder = load_encoder(tokenizer)
+    loaded = load_tokenizer(tokenizer)
     the_plan = plan(run.data.sources[0], 1, run.data.bad_input)
-    assert inspect.estimate(the_plan, encoder, run.data) == exact  # small: read whole
+    assert inspect.estimate(the_plan, loaded, run.data) == exact  # small: read whole
 
 
 def test_batches_tell_what_was_skipped(tmp_path: Path, run_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data.tokenizer import TokenizerConfig, train
-from data.tokens import WORD_BEGINS, encode, load_encoder
+from data.tokens import WORD_BEGINS, encode, load_tokenizer
 
 TEXT = "Deba kula-meni, 我来到北京清华大学 naïve wo"
 
@@ -24,17 +24,17 @@ def folder(request: Any, fx_text: Path, tmp_path_factory: pytest.TempPathFactory
 
 def groups(folder: str, unit: str, text: str = TEXT) -> list[tuple[int, int]]:
     """Character ranges of the words, in the text."""
-    encoder = load_encoder(folder, unit)
-    [ids] = encode(encoder, [text])
-    offsets = encoder.tokenizer.encode(text, add_special_tokens=False).offsets
+    loaded = load_tokenizer(folder, unit)
+    [ids] = encode(loaded, [text])
+    offsets = loaded.tokenizer.encode(text, add_special_tokens=False).offsets
     begins = [*np.flatnonzero(ids & WORD_BEGINS).tolist(), len(ids)]
     return [(min(a for a, _ in offsets[i:j]), max(b for _, b in offsets[i:j])) for i, j in itertools.pairwise(begins)]
 
 
 def test_ids_are_those_without_words(folder: str) -> None:
-    [plain] = encode(load_encoder(folder), [TEXT])
+    [plain] = encode(load_tokenizer(folder), [TEXT])
     for unit in ("word", "span", "chinese_word"):
-        [ids] = encode(load_encoder(folder, unit), [TEXT])
+        [ids] = encode(load_tokenizer(folder, unit), [TEXT])
         assert (ids & (WORD_BEGINS - np.uint32(1))).tolist() == plain.tolist()
         assert ids[0] >= WORD_BEGINS
 
@@ -50,4 +50,4 @@ def test_chinese_words_are_those_of_jieba(folder: str) -> None:
     words = [TEXT[a:b].strip() for a, b in groups(folder, "chinese_word")]
     assert [word for word in words if word and word[0] >= "\u4e00"] == ["我", "来到", "北京", "清华大学"]
     assert "Deba" in words
-    assert encode(load_encoder(folder, "chinese_word"), ["", "今"])[0].tolist() == []
+    assert encode(load_tokenizer(folder, "chinese_word"), ["", "今"])[0].tolist() == []
