@@ -3,6 +3,7 @@
 A cursor is three integers: the offset (bytes, decompressed; rows in tables) of the next record, its number within the
 unit, and how many parts of it are already read when it is longer than `limit`. Readers know no policy but the limit:
 what is wrong with a record is told in the record. A record costs one parse and about 2 microseconds.
+Lines of text of any length are read in bounded memory; a long line of JSON must be whole to be cut: 256 MB at most.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,7 @@
 """Parquet and Arrow: a unit is a row group (a record batch), or every k-th row of one; a cursor's number is the row.
 
-Going on inside a row group reads it again from its start. A file without a readable footer is one unit, whose reader
+Going on inside a row group reads it again from its start. About 16 MB are held at once, of a giant cell five times its
+size. A file without a readable footer is one unit, whose reader
 says so.
 """
 
@@ -78,6 +79,8 @@ def _values(unit: Unit, source: SourceConfig, first: int) -> Iterator[tuple[int,
             number += size
             continue
         values = batch.column(column) if column in batch.schema.names else None
+        if values is not None:
+            _check(values)
         for row in range(max(0, first - number), size):
             if values is None:
                 yield number + row, MISSING
@@ -87,6 +90,15 @@ def _values(unit: Unit, source: SourceConfig, first: int) -> Iterator[tuple[int,
             except UnicodeDecodeError:
                 yield number + row, values[row]
         number += size
+
+
+WITHOUT_UTF8 = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
+
+
+def _check(values: pa.Array) -> None:
+    """Raise ArrowInvalid where damaged offsets would lead out of the memory; pyarrow reads without looking."""
+    plain = WITHOUT_UTF8.get(values.type)
+    (values if plain is None else values.view(plain)).validate(full=True)
 
 
 def _record_batches(unit: Unit, source: SourceConfig) -> Iterator[pa.RecordBatch]:
@@ -102,7 +114,8 @@ def _record_batches(unit: Unit, source: SourceConfig) -> Iterator[pa.RecordBatch
 
 def _parquet(path: str) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(open_file(path) if is_remote(path) else path, buffer_size=BUFFER)
+        file = open_file(path) if is_remote(path) else path
+        return pq.ParquetFile(file, buffer_size=BUFFER, page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
         raise BrokenFileError(f"is not readable as parquet ({error})") from None
 

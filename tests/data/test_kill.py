@@ -14,7 +14,7 @@ import pytest
 from data import DataConfig
 
 
-@pytest.mark.parametrize("num_kills", [5, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_kills", [5, pytest.param(int(os.environ.get("KILLS", "30")), marks=pytest.mark.slow)])
 def test_kills_and_changing_processes_never_change_a_batch(
     tmp_path: Path,
     root: Path,

@@ -14,7 +14,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data import BadInputConfig, DataConfig, SourceConfig
+from data import BadInputConfig, DataConfig, SourceConfig, readers
 from data.files import File, open_file
 from data.readers import Record, read
 from data.streams import SourceStream
@@ -126,6 +126,84 @@ def test_long_json_texts_come_in_parts(tmp_path: Path) -> None:
         for i, record in enumerate(of_unit):
             assert list(read(unit, record.cursor, source, 64, True)) == of_unit[i + 1 :]
     assert [record.fault for record in records(source, limit=64, cut_long=False)] == ["too_long", ""]
+
+
+@pytest.mark.parametrize("num_lanes", [1, 3])
+def test_a_json_line_too_long_to_be_held_is_skipped_and_counted(
+    tmp_path: Path, num_lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "MOST_JSON_BYTES", 1000)
+    path = tmp_path / "a.jsonl.gz"
+    lines = [json.dumps({"text": text}) for text in ("first", "long " * 150, "giant " * 400, "last")]
+    path.write_bytes(gzip.compress("\n".join(lines).encode()))
+    source = SourceConfig(path=str(path), format="jsonl")
+    found = records(source, num_lanes, limit=600)
+    assert sorted(record.text for record in found if not record.fault) == ["first", "last"]
+    assert "".join(record.text for record in found if record.fault) == "long " * 150
+    [giant] = [record for record in found if record.fault and not record.text]
+    assert giant.detail == "the line is longer than 1000 bytes"
+    found, counts = stream_of(path, "jsonl", too_long="replace")
+    assert counts.skipped == {"too_long": 1}
+    assert counts.read == counts.used + 1
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    content=st.lists(
+        st.binary(max_size=40)
+        | st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=50), st.lists).map(
+            lambda value: json.dumps({"text": value}).encode()
+        ),
+        max_size=8,
+    ).map(b"\n".join),
+    num_lanes=st.integers(1, 5),
+    cut_long=st.booleans(),
+)
+def test_any_bytes_as_json_lines(tmp_path: Path, content: bytes, num_lanes: int, cut_long: bool) -> None:
+    """Every line is a record, with its text as Python's json reads it or with a fault, whatever the units."""
+    path = tmp_path / "any.jsonl"
+    path.write_bytes(content)
+    (tmp_path / "any.jsonl.zst").write_bytes(zstandard.compress(content))
+    lines = content.removesuffix(b"\n").split(b"\n") if content else []
+    for name in ("any.jsonl", "any.jsonl.zst"):
+        found = records(SourceConfig(path=str(tmp_path / name), format="jsonl"), num_lanes, 64, cut_long)
+        by_place: dict[int, list[Record]] = {}
+        for record in found:
+            by_place.setdefault(int(record.place.rpartition(":")[2].partition("+")[0]), []).append(record)
+        assert len(by_place) == len(lines)
+        offset = 0
+        for line in lines:
+            mine = by_place[offset]
+            text = "".join(record.text for record in mine)
+            faults = {record.fault for record in mine}
+            assert faults <= {"", "json_line", "column", "encoding", "empty", "too_long"}
+            if faults == {""} or (faults == {"too_long"} and cut_long):
+                assert text == json.loads(line)["text"]
+            offset += len(line) + 1
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    content=st.binary(max_size=200), where=st.floats(0, 1), ending=st.sampled_from(["gz", "zst", "parquet", "arrow"])
+)
+def test_a_file_with_bytes_changed_is_read_or_told(tmp_path: Path, content: bytes, where: float, ending: str) -> None:
+    """Never a crash: rows, or faults that say where."""
+    rows = [f"row {i}" for i in range(50)]
+    path = tmp_path / f"a.{ending}"
+    if ending == "parquet":
+        pq.write_table(pa.table({"text": rows}), path, row_group_size=20)
+    elif ending == "arrow":
+        with pa.ipc.new_file(str(path), pa.table({"text": rows}).schema) as writer:
+            writer.write_table(pa.table({"text": rows}), max_chunksize=20)
+    else:
+        path.write_bytes({"gz": gzip.compress, "zst": zstandard.compress}[ending]("\n".join(rows).encode()))
+    good = path.read_bytes()
+    at = int(where * len(good))
+    path.write_bytes(good[:at] + content + good[at + len(content) :])
+    format = ending if ending in ("parquet", "arrow") else "text"
+    for record in records(SourceConfig.model_validate({"path": str(path), "format": format}), 2):
+        assert record.fault in ("", "broken_file", "encoding", "empty", "column", "too_long")
+        assert record.place.startswith(str(path))
 
 
 JSON_LINES = (
