@@ -1,73 +1,209 @@
-"""An encoder's folder beside the same shape from scratch on many tasks: `python -m benchmarks.finetune_sets MODEL
-[rows] [set …]`.
+"""An encoder's folder over many sets: `python -m benchmarks.finetune_sets MODEL [ROWS] [SET … | simcse]`.
 
-For each set of ../shared/data: a fixed number of training rows, three seeds, default settings, the test scores of the
-pretrained encoder and of random weights of its shape, and where it exists the majority class. One JSON line a set.
+A line a set of ../shared/data: the pretrained encoder, the same shape from random weights, the mean of the encoder's
+own word vectors under a linear model (cosine in matching), and the majority class where there is one; three seeds.
+Both encoders get the same rows, epochs and grid of learning rates, and each takes its own rate by dev with its first
+seed; test scores decide nothing. The scratch side has no layer-wise decay, which protects what is pretrained. Rows are
+a fixed random sample. LCQMC is zero-shot: cosines against labels, no training row. Prints a JSON line and a Markdown
+row a set; times are CPU seconds of this process. `simcse` instead trains without labels on sentences of STS-B and SICK
+(10,000, or ROWS) and prints Spearman on STS-B's test before and after.
 """
 
 import gzip
 import json
 import os
+import random
+import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+from transformers import AutoModel, AutoTokenizer
 
 from configs.loader import validate
 from finetune.config import FinetuneConfig
-from finetune.run import run
+from finetune.engine import make_accelerator
+from finetune.evaluate import evaluate
+from finetune.inputs import load_model_config, quiet_transformers
+from finetune.run import run, score_files
+from finetune.serving import load_task
+from finetune.word_vectors import word_vector_model
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
-SETS = {  # task, training rows, test rows
-    "SST-2": ("classification", "classification/en_sst2_glue.train", "classification/en_sst2_glue.test"),
-    "TREC": ("classification", "classification/en_trec.train", "classification/en_trec.test"),
-    "AG News": ("classification", "classification/en_agnews_part.train", "classification/en_agnews_part.dev"),
-    "waimai": ("classification", "classification/zh_waimai10k.train", "classification/zh_waimai10k.test"),
-    "MRPC": ("classification", "pairs/en_mrpc.train", "pairs/en_mrpc.test"),
-    "STS-B": ("matching", "sts/en_stsb.train", "sts/en_stsb.test"),
-    "SICK": ("matching", "sts/en_sick.train", "sts/en_sick.test"),
-    "CoNLL-2003": ("tagging", "token/en_conll2003.train", "token/en_conll2003.test"),
-    "resume NER": ("tagging", "token/zh_resume_ner.train", "token/zh_resume_ner.test"),
+SEEDS = (0, 1, 2)
+RATES = (5e-4, 1.2e-3)
+TRAINING = {"num_epochs": 3, "num_evaluations": 3, "batch_size": 16}
+SIMCSE = {"num_epochs": 1, "batch_size": 64, "learning_rate": 5e-4}
+DEV_ROWS, TEST_ROWS, MAX_LENGTH = 300, 1000, 64
+SETS = {  # task, folder and name; a set without a dev file holds training rows out
+    "SST-2": ("classification", "classification/en_sst2_glue"),
+    "TREC": ("classification", "classification/en_trec"),
+    "AG News": ("classification", "classification/en_agnews_part"),
+    "waimai": ("classification", "classification/zh_waimai10k"),
+    "MRPC": ("classification", "pairs/en_mrpc"),
+    "STS-B": ("matching", "sts/en_stsb"),
+    "SICK": ("matching", "sts/en_sick"),
+    "LCQMC": ("zero-shot", "sts/zh_lcqmc"),
+    "CoNLL-2003": ("tagging", "token/en_conll2003"),
+    "resume NER": ("tagging", "token/zh_resume_ner"),
 }
+HEADER = "| set | metric | rows | pretrained | from scratch | word vectors | majority |\n|---|---|---|---|---|---|---|"
 
 
-def first_rows(name: str, count: int, folder: Path) -> str:
-    """The first rows of a set as a file of its own."""
-    path = folder / f"{name.replace('/', '_')}.jsonl"
-    with gzip.open(DATA / f"{name}.jsonl.gz", "rt", encoding="utf-8") as file:
-        path.write_text("".join(line for line, _ in zip(file, range(count), strict=False)), encoding="utf-8")
+def sample(name: str, split: str) -> list[str]:
+    """The lines of a split in a fixed random order; [] where the set has no such split."""
+    path = DATA / f"{name}.{split}.jsonl.gz"
+    if not path.exists():
+        return []
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        lines = file.readlines()
+    random.Random(0).shuffle(lines)
+    return lines
+
+
+def write_splits(name: str, rows: int, folder: Path, test_rows: int = TEST_ROWS) -> dict[str, str]:
+    """Files train, dev and test of at most `rows`, `DEV_ROWS` and `test_rows` rows; those that the set has."""
+    train, dev, test = (sample(name, split) for split in ("train", "dev", "test"))
+    if train and not dev:
+        train, dev = train[:-DEV_ROWS], train[-DEV_ROWS:]
+    paths = {}
+    for split, lines in (("train", train[:rows]), ("dev", dev[:DEV_ROWS]), ("test", test[:test_rows])):
+        if lines:
+            paths[split] = str(folder / f"{split}.jsonl")
+            Path(paths[split]).write_text("".join(lines), encoding="utf-8")
+    return paths
+
+
+def random_encoder(model: str, seed: int, folder: Path) -> str:
+    """A folder with random weights in the shape of `model`, and its tokenizer."""
+    path = folder / f"scratch{seed}"
+    if not path.exists():
+        torch.manual_seed(seed)
+        AutoModel.from_config(load_model_config(model), dtype=torch.float32).save_pretrained(path)
+        AutoTokenizer.from_pretrained(model).save_pretrained(path)
     return str(path)
+
+
+def configure(task: str, model: str, folder: Path, files: dict[str, str], **values: Any) -> FinetuneConfig:
+    """A config of one run."""
+    common = {"task": task, "model": model, "run_dir": str(folder / "run"), "max_length": MAX_LENGTH, **files}
+    return validate(FinetuneConfig, {**common, **values}, "benchmark")
+
+
+def trained(task: str, model: str, folder: Path, files: dict[str, str], scratch: bool) -> dict[str, Any]:
+    """Each seed's test score at the rate that is best on dev with the first seed; the baselines with the pretrained."""
+
+    def once(seed: int, rate: float, baselines: Sequence[str] = ()) -> dict[str, Any]:
+        training = {**TRAINING, "learning_rate": rate, **({"layer_decay": 1.0} if scratch else {})}
+        source = random_encoder(model, seed, folder) if scratch else model
+        chosen = {"seeds": [seed], "training": training, "baselines": list(baselines)}
+        return run(configure(task, source, folder, files, **chosen))
+
+    baselines = [] if scratch else ["word_vectors", *(["majority"] if task != "matching" else [])]
+    tried = {rate: once(SEEDS[0], rate, baselines if rate == RATES[0] else ()) for rate in RATES}
+    best = max(tried, key=lambda rate: tried[rate]["seeds"][0]["dev"])
+    chosen = [tried[best], *(once(seed, best) for seed in SEEDS[1:])]
+    found: dict[str, Any] = {"scores": [result["seeds"][0]["test"] for result in chosen], "rate": best}
+    found |= {"metric": chosen[0]["metric"], "train_rows": chosen[0]["train_rows"]}
+    return found | {"untrained": chosen[0].get("before"), "baselines": tried[RATES[0]]["baselines"]}
+
+
+def zero_shot(model: str, folder: Path, files: dict[str, str]) -> dict[str, Any]:
+    """Spearman of the cosines of mean vectors with the labels: pretrained, three random encoders, word vectors."""
+    columns = {"text_a": "text_a", "text_b": "text_b", "score": "label"}
+    given = {"train": files["test"], "test": files["test"]}
+    config = configure("matching", model, folder, given, columns=columns, pooling="mean")
+    folders = [model, *(random_encoder(model, seed, folder) for seed in SEEDS)]
+    scores = [evaluate(path, config)[0]["score"] for path in folders]
+    task = load_task(model, {"pooling": "mean"}, config)
+    words = word_vector_model("matching", model, task.inputs, [], 0)
+    found = score_files(config, task, words, config.test, make_accelerator())["spearman"]
+    return {"metric": "spearman", "train_rows": 0, "pretrained": told(scores[:1]), "from_scratch": told(scores[1:]),
+            "word_vectors": round(found, 3)}  # fmt: skip
+
+
+def simcse(model: str, rows: int, folder: Path) -> dict[str, Any]:
+    """Spearman on STS-B's test of the untouched encoder and after unsupervised SimCSE on sentences without scores."""
+    start = time.process_time()
+    lines = [json.loads(line) for name in ("sts/en_stsb", "sts/en_sick") for line in sample(name, "train")]
+    texts = list(dict.fromkeys(row[side] for row in lines for side in ("text_a", "text_b")))
+    random.Random(0).shuffle(texts)
+    files = write_splits("sts/en_stsb", 0, folder, 10**6)
+    files["train"] = str(folder / "sentences.jsonl")
+    Path(files["train"]).write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[:rows]))
+    columns = {name: name for name in ("text", "text_a", "text_b", "score")}
+    found = run(configure("matching", model, folder, files, seeds=list(SEEDS), pooling="mean", columns=columns,
+                          training=SIMCSE))  # fmt: skip
+    line = {"set": "STS-B by unsupervised SimCSE", "sentences": found["train_rows"], "before": found["before"]}
+    line |= {"after": told([seed["test"] for seed in found["seeds"]]), "dev": [seed["dev"] for seed in found["seeds"]]}
+    return line | {
+        "spaces": [seed["space"] for seed in found["seeds"]],
+        "cpu_seconds": round(time.process_time() - start),
+    }
+
+
+def told(scores: list[float]) -> dict[str, Any]:
+    """Scores with their mean and standard deviation."""
+    spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
+    rounded = [round(score, 4) for score in scores]
+    return {"mean": round(statistics.fmean(scores), 3), "standard_deviation": round(spread, 3), "scores": rounded}
 
 
 def measure(name: str, model: str, rows: int, folder: Path) -> dict[str, Any]:
     """One set's line."""
-    task, train, test = SETS[name]
-    majority = ["majority"] if task == "classification" else []
-    config = {
-        "task": task, "model": model, "run_dir": str(folder / "run"), "max_length": 64,
-        "train": first_rows(train, rows, folder), "test": first_rows(test, 1000, folder),
-        "baselines": [*majority, "from_scratch"],
-    }  # fmt: skip
     start = time.process_time()
-    results = run(validate(FinetuneConfig, config, name))
-    scratch = results["baselines"]["from_scratch"]
-    line = {"set": name, "metric": results["metric"], "rows": results["train_rows"]}
-    for key, found in (("pretrained", results), ("from_scratch", scratch)):
-        line |= {key: round(found["mean"], 3), f"{key}_sd": round(found["standard_deviation"], 3)}
-    line |= {"majority": results["baselines"].get("majority"), "cpu_seconds": round(time.process_time() - start)}
-    if "before" in results:
-        line["untrained"] = round(results["before"][results["metric"]], 3)
-    return line
+    task, source = SETS[name]
+    files = write_splits(source, rows, folder)
+    line: dict[str, Any] = {"set": name}
+    if task == "zero-shot":
+        line |= zero_shot(model, folder, files)
+    else:
+        pretrained, scratch = (trained(task, model, folder, files, scratch) for scratch in (False, True))
+        line |= {name: pretrained[name] for name in ("metric", "train_rows")}
+        for side, found in (("pretrained", pretrained), ("from_scratch", scratch)):
+            line[side] = {**told(found["scores"]), "learning_rate": found["rate"]}
+        line |= {name: round(score, 3) for name, score in pretrained["baselines"].items()}
+        if pretrained["untrained"]:
+            line["untrained"] = round(pretrained["untrained"][line["metric"]], 3)
+    return line | {"cpu_seconds": round(time.process_time() - start)}
+
+
+def table_row(line: dict[str, Any]) -> str:
+    """The set's row under `HEADER`."""
+    cells = [
+        f"{line[side]['mean']:.3f} ± {line[side]['standard_deviation']:.3f}" for side in ("pretrained", "from_scratch")
+    ]
+    majority = f"{line['majority']:.3f}" if "majority" in line else "-"
+    shown = [line["set"], line["metric"], str(line["train_rows"]), *cells, f"{line['word_vectors']:.3f}", majority]
+    return f"| {' | '.join(shown)} |"
+
+
+def main(arguments: list[str]) -> None:
+    """Measure the chosen sets."""
+    sets = [argument for argument in arguments[1:] if not argument.isdigit()]
+    counts = [int(argument) for argument in arguments[1:] if argument.isdigit()]
+    if not arguments or len(counts) > 1 or not (set(sets) <= set(SETS) or sets == ["simcse"]):
+        sys.exit(f"usage: python -m benchmarks.finetune_sets MODEL [ROWS] [{' | '.join(SETS)} | simcse]")
+    torch.set_num_threads(1)
+    quiet_transformers()
+    for number, name in enumerate(sets or SETS):
+        with tempfile.TemporaryDirectory() as temporary:
+            if name == "simcse":
+                print(json.dumps(simcse(arguments[0], counts[0] if counts else 10000, Path(temporary))))
+                return
+            line = measure(name, arguments[0], counts[0] if counts else 1000, Path(temporary))
+        print(json.dumps(line, ensure_ascii=False), flush=True)
+        print(f"{HEADER}\n{table_row(line)}" if number == 0 else table_row(line), flush=True)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or not set(sys.argv[3:]) <= set(SETS):
-        sys.exit(f"usage: python -m benchmarks.finetune_sets MODEL [rows] [{' | '.join(SETS)}]")
-    for chosen in sys.argv[3:] or SETS:
-        with tempfile.TemporaryDirectory() as temporary:
-            count = int(sys.argv[2]) if len(sys.argv) > 2 else 4000
-            print(json.dumps(measure(chosen, sys.argv[1], count, Path(temporary)), ensure_ascii=False), flush=True)
+    main(sys.argv[1:])
