@@ -174,8 +174,9 @@ class DeepSpeedEngine:
         self.names = {id(parameter): name for name, parameter in model.named_parameters()}
         self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         self.rank = processes.rank
+        settings = deepspeed_settings(config, optimizer, rows, sum(p.numel() for p in model.parameters()))
         self.engine, *_ = deepspeed.initialize(
-            model=model, optimizer=build_optimizer(model, optimizer), config=deepspeed_settings(config, optimizer, rows)
+            model=model, optimizer=build_optimizer(model, optimizer), config=settings
         )
         self.set_update_count(0)
         if config.compile:
@@ -261,14 +262,22 @@ def skip_cpu_communication_build() -> None:
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
-def deepspeed_settings(config: EngineConfig, optimizer: OptimizerConfig, rows: int) -> dict[str, Any]:
+def deepspeed_settings(
+    config: EngineConfig, optimizer: OptimizerConfig, rows: int, num_parameters: int
+) -> dict[str, Any]:
     """DeepSpeed's own configuration, derived from ours."""
+    # a bucket is allocated whole, by default for 500 million gradients whatever the size of the model
+    zero = {
+        "stage": config.zero_stage or 1,
+        "overlap_comm": False,
+        "reduce_bucket_size": min(5 * 10**8, num_parameters),
+    }
     return {
         "train_micro_batch_size_per_gpu": rows,
         "gradient_accumulation_steps": 1,
         "managed_gradient_accumulation": False,
         "gradient_clipping": optimizer.clip_norm,
-        "zero_optimization": {"stage": config.zero_stage or 1, "overlap_comm": False},
+        "zero_optimization": zero,
         "bf16": {"enabled": config.precision == "bf16"},
         "zero_allow_untested_optimizer": True,
         "steps_per_print": 1 << 62,

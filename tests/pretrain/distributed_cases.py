@@ -1,6 +1,6 @@
 """Run by torchrun in 2 processes, once: many cases in one process group. Rank 0 writes one JSON object.
 
-Arguments: a folder, a number of steps, and `every_case`, `compiled` or a checkpoint to go on from.
+Arguments: a folder, a number of steps, and `every_case`, `compiled`, `reference` or a checkpoint to go on from.
 
 Every engine takes the same synthetic batches: packed rows with masks, one micro-batch of which has no masked token.
 """
@@ -154,7 +154,7 @@ def compiled(name: str) -> dict[str, Any]:
     losses = {}
     for way in ("plain", "compiled"):
         engine = engine_of(name, model(dropout=0.0, layers=1), compile=way == "compiled")
-        losses[way] = train(engine, range(1, 9), rows=4, rate=1e-3)
+        losses[way] = train(engine, range(1, 6), rows=4, rate=1e-3)
     return {**losses, "graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"]}
 
 
@@ -210,6 +210,10 @@ if WHAT == "compiled":
     found = {name: compiled(name) for name in ENGINES}
 elif WHAT == "every_case":
     found = every_case()
+elif WHAT == "reference":
+    engine = engine_of("ddp", model())
+    train(engine, range(1, 4))
+    found = {"folder": str(save(engine, 3, "reference")), "losses": train(engine, range(4, 44))}
 else:  # the checkpoint of step 3 that other processes have written
     found = {name: resumed(name, Path(WHAT), 3, range(4, 44)) for name in ENGINES}
 if ME.is_main:
