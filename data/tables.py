@@ -16,6 +16,7 @@ from data.files import BUFFER, BrokenFileError, File, is_remote, open_file
 from data.readers import Cursor, Record, column_record, parts
 from data.units import Plan, Unit, strides
 
+DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)  # what pyarrow raises; a remote file's end is a ValueError
 BATCH_BYTES, MOST_ROWS = 16 << 20, 1024  # of text read at once, for a mean row
 
 
@@ -53,7 +54,7 @@ def table_records(unit: Unit, cursor: Cursor, source: SourceConfig, limit: int, 
                 continue
             yield from parts(record, (unit.start, number, 0), skip, limit)
             skip = 0
-    except (BrokenFileError, pa.ArrowException, OSError) as error:
+    except (BrokenFileError, *DAMAGE) as error:
         if unit.remainder == 0:
             yield Record(f"{unit.path}:{unit.start}", "", (unit.start, 1 << 62, 0), "broken_file", f"the file {error}")
 
@@ -116,7 +117,7 @@ def _parquet(path: str) -> pq.ParquetFile:
     try:
         file = open_file(path) if is_remote(path) else path
         return pq.ParquetFile(file, buffer_size=BUFFER, page_checksum_verification=True)
-    except (pa.ArrowException, OSError) as error:
+    except DAMAGE as error:
         raise BrokenFileError(f"is not readable as parquet ({error})") from None
 
 
@@ -130,5 +131,5 @@ def _batches(path: str) -> list[pa.RecordBatch]:
         except pa.ArrowInvalid:
             source.seek(0)
             return list(pa.ipc.open_stream(source))
-    except (pa.ArrowException, OSError) as error:
+    except DAMAGE as error:
         raise BrokenFileError(f"is not readable as Arrow ({error})") from None

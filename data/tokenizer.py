@@ -4,8 +4,8 @@
 
 Two passes over the text, streamed: one counts characters (for the alphabet) and keeps a sample (for report.json), the
 other trains; memory grows with the number of different words only. The same text and configuration give the same files:
-tokenizers' trainers number the alphabet in the order of a hash map, so it is given to them in a fixed order. Unigram's
-entries are the same too, but their scores differ by up to 0.003 from run to run (tokenizers 0.23.3).
+tokenizers' trainers number the alphabet in the order of a hash map, so it is given to them in a fixed order; Unigram's
+entries are scored anew, in one more pass.
 """
 
 import json
@@ -25,6 +25,7 @@ from data.config import BadInputConfig, SourceConfig
 from data.documents import Sample, read_documents
 from data.report import report
 from data.tokens import load_tokenizer
+from data.unigram import rescore
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CHINESE = Regex(r"\p{Han}")
@@ -168,6 +169,7 @@ def _trained(config: TokenizerConfig, tokenizer: Tokenizer, characters: Counter[
                 show_progress=not quiet,
             ),
         )
+        rescore(tokenizer, _texts(config, "scoring"), special)
         return tokenizer
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
