@@ -83,6 +83,12 @@ def write_splits(name: str, rows: int, folder: Path, test_rows: int = TEST_ROWS)
     return paths
 
 
+def tags_of(files: dict[str, str]) -> list[str]:
+    """Every tag of the files: a rare one may be missing in so few training rows."""
+    lines = [line for path in files.values() for line in Path(path).read_text(encoding="utf-8").strip().split("\n")]
+    return sorted({tag for line in lines for tag in json.loads(line)["tags"]})
+
+
 def random_encoder(model: str, seed: int, folder: Path) -> str:
     """A folder with random weights in the shape of `model`, and its tokenizer."""
     path = folder / f"scratch{seed}"
@@ -105,9 +111,10 @@ def trained(task: str, model: str, folder: Path, files: dict[str, str], scratch:
     def once(seed: int, rate: float, baselines: Sequence[str] = ()) -> dict[str, Any]:
         training = {**TRAINING, "learning_rate": rate, **({"layer_decay": 1.0} if scratch else {})}
         source = random_encoder(model, seed, folder) if scratch else model
-        chosen = {"seeds": [seed], "training": training, "baselines": list(baselines)}
+        chosen = {"seeds": [seed], "training": training, "baselines": list(baselines), **labels}
         return run(configure(task, source, folder, files, **chosen))
 
+    labels = {"tagging": {"labels": tags_of(files)}} if task == "tagging" else {}
     baselines = [] if scratch else ["word_vectors", *(["majority"] if task != "matching" else [])]
     tried = {rate: once(SEEDS[0], rate, baselines if rate == RATES[0] else ()) for rate in RATES}
     best = max(tried, key=lambda rate: tried[rate]["seeds"][0]["dev"])

@@ -26,6 +26,14 @@ class ClassificationConfig(Config):
     label_smoothing: float = Field(default=0.0, ge=0, lt=1, description="share of the target spread over all classes")
 
 
+class TaggingConfig(Config):
+    """Tagging only."""
+
+    labels: list[str] = Field(
+        default=[], description="tags, those too that only scored files have; empty: those of the training file"
+    )
+
+
 class MatchingConfig(Config):
     """Sentence matching only."""
 
@@ -76,6 +84,7 @@ class FinetuneConfig(Config):
     precision: Precision = Field(default="fp32", description="bf16: autocast, weights stay fp32")
     training: TrainingConfig = TrainingConfig()
     classification: ClassificationConfig = ClassificationConfig()
+    tagging: TaggingConfig = TaggingConfig()
     matching: MatchingConfig = MatchingConfig()
     answering: AnsweringConfig = AnsweringConfig()
 

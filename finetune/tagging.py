@@ -41,8 +41,8 @@ class Tagging:
 
     @classmethod
     def from_training_rows(cls, config: FinetuneConfig, inputs: Inputs, rows: Sequence[Row]) -> "Tagging":
-        """The task with the tags of the training rows."""
-        tags = {tag for row in rows for tag in _words(row, "tags")}
+        """The task with the configured tags, or those of the training rows; `O` is always one of them."""
+        tags = set(config.tagging.labels) or {tag for row in rows for tag in _words(row, "tags")}
         return cls(config, inputs, [OUTSIDE, *sorted(tags - {OUTSIDE})])
 
     @classmethod

@@ -123,3 +123,14 @@ def test_an_unknown_tag_is_named(encoder: str, tmp_path: Path) -> None:
     test = write(tmp_path / "test.jsonl", [{"tokens": ["a"], "tags": ["B-CITY"]}])
     with pytest.raises(ValueError, match=r"test.jsonl:1: unknown tag 'B-CITY'; allowed: O, B-FRUIT"):
         run(configure(tmp_path, encoder, train=train, test=test))
+
+
+def test_tags_that_only_the_scored_file_has_may_be_configured(encoder: str, tmp_path: Path) -> None:
+    """They count as what was not found; a training row with a tag that is not configured is named."""
+    train = write(tmp_path / "train.jsonl", tagged_rows(0, 4))
+    test = write(tmp_path / "test.jsonl", [{"tokens": ["a", "b"], "tags": ["B-CITY", "O"]}])
+    labels = ["B-CITY", "B-FRUIT", "B-TOOL", "I-TOOL"]
+    found = run(configure(tmp_path, encoder, train=train, test=test, tagging={"labels": labels}))
+    assert found["seeds"][0]["scores"]["recall"] == 0.0
+    with pytest.raises(ValueError, match=r"train.jsonl:\d: unknown tag 'B-TOOL'; allowed: O, B-CITY, B-FRUIT"):
+        run(configure(tmp_path, encoder, train=train, test=test, tagging={"labels": labels[:2]}))
