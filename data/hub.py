@@ -53,6 +53,12 @@ def _stream(source: SourceConfig) -> Any:
     return retried(_name(source), load, _raise_if_final)
 
 
+def num_examples(source: SourceConfig) -> int | None:
+    """Rows of the split, where the data set's card tells them."""
+    splits = _stream(source).info.splits or {}
+    return splits[source.split].num_examples if source.split in splits else None
+
+
 def _name(source: SourceConfig) -> str:
     return f"data.sources: the data set '{source.hub}'"
 

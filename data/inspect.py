@@ -42,15 +42,15 @@ def main(arguments: list[str]) -> int:
     for i, a_plan in enumerate(plans):
         about = "" if exact else "about "
         counts = exact[i] if exact else estimate(a_plan, loaded, config)
-        total += counts["tokens"]
-        size = sum(file.size for file in a_plan.files)
-        numbers = (len(a_plan.files), size, len(a_plan.units))
+        total += counts.get("tokens", 0)
+        size = f"{sum(file.size for file in a_plan.files):,}" if a_plan.has_bytes else "-"
         table.add_row(
             a_plan.source.path or a_plan.source.hub,
             f"{a_plan.source.weight:g}",
-            *(f"{number:,}" for number in numbers),
-            about + f"{counts['documents']:,}",
-            about + f"{counts['tokens']:,}",
+            f"{len(a_plan.files):,}" if a_plan.has_bytes else "-",
+            size,
+            f"{len(a_plan.units):,}",
+            *(about + f"{counts[name]:,}" if counts else "not known" for name in ("documents", "tokens")),
         )
     console.print(table)
     step = config.rows_per_step * config.sequence_length
@@ -67,10 +67,11 @@ def main(arguments: list[str]) -> int:
 
 
 def estimate(a_plan: Plan, loaded: LoadedTokenizer, config: DataConfig) -> dict[str, int]:
-    """Documents and tokens an epoch: of all documents of a small source, else from units spread over it."""
-    source, size = a_plan.source, sum(file.size for file in a_plan.files)
-    small = size <= SMALL_BYTES
-    is_table = source.format in ("parquet", "arrow")
+    """Documents and tokens an epoch: of all documents of a small source, else from units spread over it; nothing for a
+    data set of the hub that does not tell its rows."""
+    source = a_plan.source
+    small = a_plan.has_bytes and sum(file.size for file in a_plan.files) <= SMALL_BYTES
+    is_table = bool(source.hub) or source.format in ("parquet", "arrow")
     documents = tokens = covered = 0
     for unit in a_plan.units if small else a_plan.units[:: max(1, len(a_plan.units) // PLACES)]:
         records = read(unit, (unit.start, 0, 0), source, config.max_document_bytes, True)
@@ -82,7 +83,10 @@ def estimate(a_plan: Plan, loaded: LoadedTokenizer, config: DataConfig) -> dict[
         covered += sample[-1].cursor[is_table] - sample[0].cursor[is_table] if sample else 0
     if small or not covered:
         return {"documents": documents, "tokens": tokens}
-    share = (num_rows(a_plan) if is_table else sum(map(decompressed_bytes, a_plan.files))) / covered
+    whole = num_rows(a_plan) if is_table else sum(map(decompressed_bytes, a_plan.files))
+    if whole is None:
+        return {}
+    share = whole / covered
     return {"documents": round(documents * share), "tokens": round(tokens * share)}
 
 

@@ -32,8 +32,12 @@ def table_units(source: SourceConfig, files: list[File], num_lanes: int) -> list
     return strides(units, num_lanes)
 
 
-def num_rows(plan: Plan) -> int:
-    """Rows of all files of a source of tables."""
+def num_rows(plan: Plan) -> int | None:
+    """Rows of all files of a source of tables; of a data set of the hub what it says, if it does."""
+    if plan.source.hub:
+        from data.hub import num_examples
+
+        return num_examples(plan.source)
     if plan.source.format == "parquet":
         return sum(_parquet(file.path).metadata.num_rows for file in plan.files if file.size)
     return sum(len(batch) for file in plan.files if file.size for batch in _batches(file.path))

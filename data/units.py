@@ -34,6 +34,11 @@ class Plan(NamedTuple):
     units: list[Unit]
 
     @property
+    def has_bytes(self) -> bool:
+        """Whether the files' sizes are known; those of a data set on the hub are not."""
+        return not self.source.hub or any(file.time for file in self.files)
+
+    @property
     def manifest(self) -> str:
         """16 hex digits that change when a file is added, removed, renamed or written to."""
         return hashing.digest(self.source.format, *(f"{f.path}\t{f.size}\t{f.time}" for f in self.files))

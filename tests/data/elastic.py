@@ -80,7 +80,7 @@ def survive(num_kills: int, config: DataConfig, tokenizer: str, folder: Path, nu
         killed_at.append(json.loads(saved.read_text())["step"] if saved.exists() else 0)
     processes = start(2, config, tokenizer, folder, num_steps)
     for process in processes:
-        process.join(120)
+        process.join(600)
         assert process.exitcode == 0
     return killed_at
 

@@ -30,6 +30,7 @@ from data import (
     BadInputConfig,
     BatchLoader,
     DataConfig,
+    inspect,
     merge_states,
     remote,
 )
@@ -51,6 +52,8 @@ def answer(path: str) -> Answer | None:
     folder = ROOT / "datasets" / "user" / "name" / "resolve" / str(commit)
     if not folder.is_dir():
         return 404, b"", {"X-Error-Code": "RevisionNotFound"}
+    if path.endswith("README.md") and (folder / "README.md").is_file():
+        return 200, (folder / "README.md").read_bytes(), {"X-Repo-Commit": str(commit), "ETag": '"card"'}
     if what == "resolve":
         return None if (ROOT / path.lstrip("/")).is_file() else (404, b"", {"X-Error-Code": "EntryNotFound"})
     tree = [{"type": "file", "path": f.name, "size": f.stat().st_size, "oid": f.name} for f in folder.iterdir()]
@@ -137,3 +140,20 @@ def test_a_broken_shard_is_told_with_its_place(config: Make, tokenizer: str, run
     broken = of_hub(config, revision="d" * 40)
     with pytest.raises(ValueError, match=r"^user/name:1:0: the shard breaks off here .*broken_file=skip"):
         run_steps(broken, tokenizer, 9)
+
+
+def test_inspect_reads_a_few_places_only(
+    tmp_path: Path, tokenizer: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspect, "DOCUMENTS", 8)
+    values = {"sources": [{"hub": "user/name"}], "num_lanes": 3, "rows_per_step": 3, "sequence_length": 64}
+    (tmp_path / "run.json").write_text(json.dumps({"tokenizer": tokenizer, "data": values}))
+    inspect.main([str(tmp_path / "run.json")])
+    out = capsys.readouterr().out
+    assert out.count("not known") == 2
+    folder = ROOT / "datasets" / "user" / "name" / "resolve" / NEW
+    info = {"config_name": "default", "splits": [{"name": "train", "num_bytes": 9, "num_examples": 200}]}
+    (folder / "README.md").write_text(f"---\ndataset_info: {json.dumps(info)}\n---\n")
+    BRANCH[0] = NEW
+    inspect.main([str(tmp_path / "run.json")])
+    assert "about 200" in capsys.readouterr().out
