@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from data import MaskConfig
 from data.masks import IGNORE, Masker, span_lengths, span_start_probability
@@ -129,3 +131,37 @@ def test_rates_of_zero_and_one() -> None:
 def test_shares_that_do_not_sum_to_one_are_refused() -> None:
     with pytest.raises(ValueError, match="three shares that sum to 1"):
         MaskConfig(replace=(0.8, 0.1, 0.2))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    shape=st.tuples(st.integers(0, 5), st.integers(1, 40)),
+    rate=st.sampled_from([0.0, 0.01, 0.15, 0.5, 0.999, 1.0]),
+    to_mask=st.sampled_from([0.0, 0.3, 1.0]),
+    unit=st.sampled_from(["token", "word", "chinese_word", "span"]),
+    special_share=st.sampled_from([0.0, 0.3, 1.0]),
+    seed=st.integers(0, 1 << 62),
+)
+def test_any_rows_keep_what_is_not_chosen(
+    shape: tuple[int, int], rate: float, to_mask: float, unit: Any, special_share: float, seed: int
+) -> None:
+    generator = np.random.default_rng(seed)
+    original = generator.integers(0, SPECIAL.vocab_size, shape).astype(np.uint32)
+    special = generator.random(shape) < special_share
+    original[special] = generator.choice(SPECIAL.every, special.sum())
+    rows = original | np.where(generator.random(shape) < 0.5, WORD_BEGINS, np.uint32(0))
+    before = rows.copy()
+    numbers = generator.integers(0, 1 << 40, shape[0]).tolist()
+    config = MaskConfig(rate=rate, replace=(to_mask, 1 - to_mask, 0.0), unit=unit)
+    ids, labels = Masker(config, SPECIAL, seed)(rows, numbers)
+    chosen = labels != IGNORE
+    assert (rows == before).all()
+    assert ids.shape == labels.shape == shape
+    assert not (chosen & np.isin(original, SPECIAL.every)).any()
+    assert (labels[chosen] == original[chosen]).all()
+    assert (ids[~chosen] == original[~chosen]).all()
+    assert ((ids[chosen] == SPECIAL.mask) | ~np.isin(ids[chosen], SPECIAL.every)).all()
+    assert rate or not chosen.any()
+    again = Masker(config, SPECIAL, seed)(rows[::-1].copy(), numbers[::-1])
+    assert (again[0][::-1] == ids).all()
+    assert (again[1][::-1] == labels).all()
