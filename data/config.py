@@ -13,7 +13,8 @@ class SourceConfig(Config):
     """One source of documents; give `path` or `hub`."""
 
     path: str = Field(
-        default="", description="file, folder or glob of files, local or of any fsspec protocol (s3://, https://)"
+        default="",
+        description="file, folder or glob of files, local or of any fsspec protocol (https://; s3:// with s3fs)",
     )
     hub: str = Field(
         default="", description="name of a Hugging Face data set, or the path of a local one, read as a stream"

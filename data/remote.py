@@ -44,12 +44,16 @@ def find_remote_files(pattern: str) -> list[File]:
         hidden = name.rstrip("/").rpartition("/")[2].startswith(".")
         if hidden or info.get("type") == "directory":
             continue
-        if info.get("size") is None:
-            raise ValueError(f"data.sources: the server of '{name}' does not tell its size")
         stamp = next((str(info[key]) for key in STAMPS if info.get(key)), "")
         time_of_change = int(hashing.digest(stamp), 16) >> 1 if stamp else 0
-        files.append(File(filesystem.unstrip_protocol(name), int(info["size"]), time_of_change))
+        files.append(File(filesystem.unstrip_protocol(name), _size(name, info), time_of_change))
     return files
+
+
+def _size(name: str, info: dict[str, Any]) -> int:
+    if info.get("size") is None:
+        raise ValueError(f"data.sources: the server of '{name}' does not tell its size")
+    return int(info["size"])
 
 
 def _infos(filesystem: Any, path: str) -> dict[str, dict[str, Any]]:
@@ -86,7 +90,7 @@ class _Retrying(io.RawIOBase):
         self._position = 0
         self._file: Any = None
         self._has_ranges = True
-        self._size = int(self._again(lambda: self._filesystem.info(self._inner))["size"])
+        self._size = _size(path, self._again(lambda: self._filesystem.info(self._inner)))
 
     def readable(self) -> bool:
         return True
