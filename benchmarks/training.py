@@ -2,7 +2,7 @@
 
     overhead PRESET    share of a step outside forward, backward, optimizer and gradient exchange; data wait
     processes PRESET   2 processes x 1 thread over 1 process x 2 threads, tokens a second, by engine
-    resume             seconds from the command to the first step: fresh, and resumed at two different steps
+    resume             seconds from the command to the first step: fresh, and resumed at steps 4 and 40
     save PRESET        pause of a save and its size on disk
 
 Each part prints Markdown rows for RESULTS.md. Shares are of sums, rates are medians, over the steps after the first
@@ -11,6 +11,7 @@ five; both sides of a ratio run in turn, in one go.
 
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -43,10 +44,10 @@ def tokenizer(folder: Path) -> Path:
     return out
 
 
-def train(
+def start(
     folder: Path, name: str, preset: str, steps: int, *overrides: str, processes: int = 1, threads: int = 2
-) -> Path:
-    """A run of `preset`; its folder."""
+) -> "subprocess.Popen[bytes]":
+    """Start a run of `preset` in `folder / name`."""
     run = folder / name
     command = [sys.executable]
     if processes > 1:
@@ -57,8 +58,14 @@ def train(
         "engine.precision=fp32", "logging.trackers=[]", *SHAPES[preset], *overrides,
     ]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return run
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def train(folder: Path, name: str, preset: str, steps: int, *overrides: str, **how: int) -> Path:
+    """A whole run of `preset`; its folder."""
+    if start(folder, name, preset, steps, *overrides, **how).wait():
+        raise RuntimeError((folder / name / "status.json").read_text())
+    return folder / name
 
 
 def steps_of(run: Path, kind: str = "train") -> list[dict[str, Any]]:
@@ -98,27 +105,34 @@ def processes(folder: Path, preset: str) -> None:
         )
 
 
-def resume(folder: Path, preset: str) -> None:
-    """Seconds from the command to the first step's line."""
-    seconds = {}
-    for name, before in (("fresh", 0), ("resumed at 4", 4), ("resumed at 40", 40)):
-        run, config = folder / name.replace(" ", "_"), ["data.rows_per_step=16", "training.rows_per_device=16"]
-        if before:  # the same run, stopped there
-            train(folder, run.name, preset, 60, *config, f"checkpoint.save_every={before}")
-            for path in (run / "checkpoints").iterdir():
-                if int(path.name[5:]) > before:
-                    (path / "COMPLETE").unlink()
-        seen = len(steps_of(run)) if before else 0
-        start = time.time()
-        train(folder, run.name, preset, 60, *config, f"checkpoint.save_every={before or 100}")
-        first = steps_of(run)[seen]
-        lines = steps_of(run)[seen:]
-        seconds[name] = time.time() - start - sum(line["seconds"] for line in lines) + first["seconds"]
-    for name, value in seconds.items():
-        print(
-            f"| from the command to the first step, {name} | {value:.1f} s | {value / seconds['fresh']:.2f} |",
-            flush=True,
-        )
+def resume(folder: Path, preset: str, rounds: int = 3) -> None:
+    """Seconds from the command to the first step's line: a run is started, stopped and resumed, `rounds` times over."""
+    tokenizer(folder)
+    shape = ["data.rows_per_step=16", "training.rows_per_device=16", "checkpoint.save_every=1000"]
+    seconds: dict[str, list[float]] = {}
+    for number in range(rounds):
+        run = folder / f"resume_{number}"
+        for name, last in (("fresh", 4), ("resumed early", 40), ("resumed late", 41)):
+            before = len(steps_of(run)) if run.exists() else 0
+            began = time.perf_counter()
+            process = start(folder, run.name, preset, 1000, *shape)
+            wait_for_steps(run, before + 1, process)
+            seconds.setdefault(name, []).append(time.perf_counter() - began)
+            wait_for_steps(run, last, process)
+            process.send_signal(signal.SIGTERM)  # saves, and ends
+            process.wait()
+    fresh = statistics.median(seconds["fresh"])
+    for name, values in seconds.items():
+        value = statistics.median(values)
+        print(f"| from the command to the first step, {name} | {value:.1f} s | {value / fresh:.2f} |", flush=True)
+
+
+def wait_for_steps(run: Path, count: int, process: "subprocess.Popen[bytes]") -> None:
+    """Until the history holds so many steps."""
+    while not (run / "metrics.jsonl").exists() or (run / "metrics.jsonl").read_text().count('"train"') < count:
+        if process.poll() is not None:
+            raise RuntimeError((run / "status.json").read_text())
+        time.sleep(0.02)
 
 
 def save(folder: Path, preset: str) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,12 +14,13 @@ from typing import Any
 
 import pytest
 import torch
-from pretrain_runs import read_metrics, run, start
+from pretrain_runs import ENVIRONMENT, read_metrics, run, start
 from safetensors.torch import load_file
 
 from pretrain.__main__ import main
 
 Write = Callable[..., Path]
+ROOT = Path(__file__).parents[2]
 
 
 def status(folder: Path) -> dict[str, Any]:
@@ -102,6 +104,23 @@ def test_bad_input_exits_with_2_and_one_line(write_config: Write) -> None:
     assert code == 2
     assert output.count("\n") == 1
     assert "unknown key 'encoder.num_headz'; did you mean 'encoder.num_heads'?" in output
+
+
+def test_ranks_with_different_configurations_are_refused(write_config: Write, tmp_path: Path) -> None:
+    """As when a host has an older copy of the file: no launcher here, each rank gets its own command line."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    config, ranks = str(write_config()), []
+    for rank, rate in enumerate(("0.001", "0.002")):
+        place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        command = [sys.executable, "-m", "pretrain", config, f"optimizer.learning_rate={rate}"]
+        environment = ENVIRONMENT | place
+        ranks.append(subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True))
+    errors = [process.communicate(timeout=100)[1] for process in ranks]
+    assert [process.returncode for process in ranks] == [2, 2], errors
+    assert all("another configuration" in error and "optimizer.learning_rate" in error for error in errors), errors
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
