@@ -31,7 +31,7 @@ def classifier(encoder: str, topics: dict[str, str], tmp_path_factory: pytest.Te
     return str(folder / "model")
 
 
-@pytest.mark.parametrize("architecture", ["bert", "roberta_prelayernorm", "modernbert"])
+@pytest.mark.parametrize("architecture", ["bert", "roberta_prelayernorm", "modernbert", "deberta"])
 def test_r31_any_shape_runs_and_the_sample_leaves_no_trace(
     architecture: str, make_encoder: Callable[[str], str], tmp_path: Path
 ) -> None:
