@@ -58,6 +58,7 @@ def test_r39_every_tracker_holds_the_same_numbers(write_config: Write, tmp_path:
     assert logged == history
 
 
+@pytest.mark.slow
 def test_an_unreachable_wandb_stops_nothing(write_config: Write, tmp_path: Path, root: Path) -> None:
     """A key is there, so it tries to go online, but nothing listens: the numbers are kept for later."""
     environment = {
