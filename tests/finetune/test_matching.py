@@ -14,9 +14,11 @@ from configs.loader import validate
 from finetune.config import FinetuneConfig
 from finetune.embed import embed
 from finetune.evaluate import evaluate
+from finetune.inputs import load_inputs
 from finetune.metrics import space_scores
-from finetune.run import run, say_what_is_wrong
+from finetune.run import read_training_rows, run, say_what_is_wrong
 from finetune.serving import parse_options
+from finetune.tasks import make_task
 
 POOLINGS = ["cls", "mean", "max", "first_last"]
 
@@ -180,3 +182,29 @@ def test_the_numbers_of_a_space() -> None:
     )
     spread = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
     assert space_scores(spread, spread)["uniformity"] == pytest.approx(-8.0)
+
+
+@pytest.mark.parametrize("kind", [("text",), ("text_a", "text_b", "negative"), ("text_a", "text_b", "score")])
+def test_a_batch_in_parts_by_length_has_the_loss_of_one_padded_batch(
+    kind: tuple[str, ...], encoder: str, topics: dict[str, str], tmp_path: Path
+) -> None:
+    """And its gradients: what is saved is padding."""
+    texts = texts_of(topics["train"])[:12]
+    values = {"text": texts, "text_a": texts, "text_b": texts[::-1], "negative": texts[6:] + texts[:6]}
+    columns = {**values, "score": [float(i % 5) for i in range(12)]}
+    path = write(tmp_path / "t.jsonl", [{role: columns[role][i] for role in kind} for i in range(12)])
+    found = []
+    for budget in (64, 100_000):
+        config = configure(tmp_path, encoder, train=path, training={"max_tokens_per_device": budget})
+        rows = read_training_rows(config)
+        task = make_task(config, load_inputs(encoder), rows)
+        torch.manual_seed(0)
+        model = task.build(encoder, from_scratch=False).eval()
+        passes: list[int] = []
+        model.register_forward_pre_hook(lambda *_, passes=passes: passes.append(1))
+        loss = task.loss(model, task.encode(rows, training=True))
+        loss.backward()
+        gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+        found.append((len(passes), loss.detach(), gradients))
+    assert found[0][0] > found[1][0] == 1
+    torch.testing.assert_close(found[0][1:], found[1][1:], atol=5e-5, rtol=1e-4)
