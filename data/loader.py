@@ -7,6 +7,7 @@ process joins the workers' items and keeps the state of the last batch consumed,
 
 import dataclasses
 import functools
+import gc
 import os
 import resource
 from collections.abc import Iterator
@@ -247,6 +248,7 @@ def _begin_worker(parent: int, _: int) -> None:
     """One thread a worker; torch's own watchdog misses a parent that was killed before it looked for the first time."""
     if os.getppid() != parent:
         os._exit(1)
+    gc.freeze()  # collections would look through, and so copy, all that the parent has imported
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     torch.set_num_threads(1)
 
