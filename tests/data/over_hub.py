@@ -151,9 +151,11 @@ def test_inspect_reads_a_few_places_only(
     inspect.main([str(tmp_path / "run.json")])
     out = capsys.readouterr().out
     assert out.count("not known") == 2
-    folder = ROOT / "datasets" / "user" / "name" / "resolve" / NEW
+    # a commit of its own: that another one has no card is remembered by huggingface_hub
+    BRANCH[0] = "e" * 40
+    resolve = ROOT / "datasets" / "user" / "name" / "resolve"
+    folder = shutil.copytree(resolve / NEW, resolve / BRANCH[0])
     info = {"config_name": "default", "splits": [{"name": "train", "num_bytes": 9, "num_examples": 200}]}
     (folder / "README.md").write_text(f"---\ndataset_info: {json.dumps(info)}\n---\n")
-    BRANCH[0] = NEW
     inspect.main([str(tmp_path / "run.json")])
     assert "about 200" in capsys.readouterr().out
