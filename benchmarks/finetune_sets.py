@@ -4,9 +4,10 @@ A line a set of ../shared/data: the pretrained encoder, the same shape from rand
 own word vectors under a linear model (cosine in matching), and the majority class where there is one; three seeds.
 Both encoders get the same rows, epochs and grid of learning rates, and each takes its own rate by dev with its first
 seed; test scores decide nothing. The scratch side has no layer-wise decay, which protects what is pretrained. Rows are
-a fixed random sample. LCQMC is zero-shot: cosines against labels, no training row. Prints a JSON line and a Markdown
-row a set; times are CPU seconds of this process. `simcse` instead trains without labels on sentences of STS-B and SICK
-(6,000, or ROWS) and prints Spearman on STS-B's test before and after.
+a fixed random sample. LCQMC is zero-shot: cosines against labels, no training row of it; after NLI, both sides were
+trained on triples of another set. Prints a JSON line and a Markdown row a set; times are CPU seconds of this process.
+`simcse` instead trains without labels on sentences of STS-B and SICK (6,000, or ROWS) and prints Spearman on STS-B's
+test before and after.
 """
 
 import gzip
@@ -44,6 +45,9 @@ RATES = (5e-4, 1.2e-3)
 TRAINING = {"num_epochs": 3, "num_evaluations": 3, "batch_size": 16}
 SIMCSE = {"num_epochs": 1, "num_evaluations": 4, "batch_size": 64, "learning_rate": 5e-4}
 DEV_ROWS, TEST_ROWS, MAX_LENGTH = 300, 1000, 64
+NLI_COLUMNS = {
+    "text_a": ["anchor", "text_a"], "text_b": ["positive", "text_b"], "negative": "hard_negative", "score": "label",
+}  # fmt: skip
 SETS = {  # task, folder and name; a set without a dev file holds training rows out
     "SST-2": ("classification", "classification/en_sst2_glue"),
     "TREC": ("classification", "classification/en_trec"),
@@ -53,6 +57,7 @@ SETS = {  # task, folder and name; a set without a dev file holds training rows 
     "STS-B": ("matching", "sts/en_stsb"),
     "SICK": ("matching", "sts/en_sick"),
     "LCQMC": ("zero-shot", "sts/zh_lcqmc"),
+    "LCQMC after NLI": ("nli", "sts/zh_lcqmc"),
     "CoNLL-2003": ("tagging", "token/en_conll2003"),
     "resume NER": ("tagging", "token/zh_resume_ner"),
 }
@@ -73,6 +78,8 @@ def sample(name: str, split: str) -> list[str]:
 def write_splits(name: str, rows: int, folder: Path, test_rows: int = TEST_ROWS) -> dict[str, str]:
     """Files train, dev and test of at most `rows`, `DEV_ROWS` and `test_rows` rows; those that the set has."""
     train, dev, test = (sample(name, split) for split in ("train", "dev", "test"))
+    if name == "sts/zh_lcqmc":
+        train = sample("pairs/zh_nli_triples", "train")
     if train and not dev:
         train, dev = train[:-DEV_ROWS], train[-DEV_ROWS:]
     paths = {}
@@ -111,10 +118,12 @@ def trained(task: str, model: str, folder: Path, files: dict[str, str], scratch:
     def once(seed: int, rate: float, baselines: Sequence[str] = ()) -> dict[str, Any]:
         training = {**TRAINING, "learning_rate": rate, **({"layer_decay": 1.0} if scratch else {})}
         source = random_encoder(model, seed, folder) if scratch else model
-        chosen = {"seeds": [seed], "training": training, "baselines": list(baselines), **labels}
+        chosen = {"seeds": [seed], "training": training, "baselines": list(baselines), **values}
         return run(configure(task, source, folder, files, **chosen))
 
-    labels = {"tagging": {"labels": tags_of(files)}} if task == "tagging" else {}
+    values: dict[str, Any] = {"tagging": {"labels": tags_of(files)}} if task == "tagging" else {}
+    if task == "nli":
+        task, values = "matching", {"columns": NLI_COLUMNS}
     baselines = [] if scratch else ["word_vectors", *(["majority"] if task != "matching" else [])]
     tried = {rate: once(SEEDS[0], rate, baselines if rate == RATES[0] else ()) for rate in RATES}
     best = max(tried, key=lambda rate: tried[rate]["seeds"][0]["dev"])
