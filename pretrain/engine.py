@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from configs import Config
-from encoder import MaskedLanguageModel, MaskedLoss
+from encoder import Documents, MaskedLanguageModel, MaskedLoss
 from pretrain.optimizer import OptimizerConfig, build_optimizer
 from pretrain.processes import Processes
 
@@ -108,12 +108,24 @@ class TorchEngine:
         self.clip_norm = optimizer.clip_norm
         self.optimizer = build_optimizer(model, optimizer)
         self.set_update_count(0)
-        if config.compile:
-            model.compile(backend=config.compile_backend)  # in place: adds no prefix to the names
         self.module: nn.Module = model
         if processes.world_size > 1:
             ids = [processes.device.index] if processes.device.type == "cuda" else None
             self.module = DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
+            self._settle_buckets(processes.device)
+        if config.compile:
+            model.compile(backend=config.compile_backend)  # in place: adds no prefix to the names
+
+    def _settle_buckets(self, device: torch.device) -> None:
+        """One backward of a token that counts nothing: DDP lays its buckets out anew after the first one.
+
+        From three ranks on, the order of a sum depends on its place in a bucket: without this, the first step after a
+        resume would add in another order than in the uninterrupted run.
+        """
+        nothing = torch.zeros(1, dtype=torch.int64, device=device)
+        inputs = nothing, Documents.from_lengths([1]).to(device), nothing[:0], nothing[:0]
+        self.backward(self.forward(inputs, last=True).loss_sum)
+        self.discard()
 
     def forward(self, inputs: tuple[Any, ...], last: bool) -> MaskedLoss:
         if isinstance(self.module, DistributedDataParallel):
