@@ -15,9 +15,8 @@ from data.config import SourceConfig
 from data.files import BUFFER, BrokenFileError, open_file, seek
 from data.units import Unit
 
-MOST_JSON_BYTES = (
-    256 << 20
-)  # a longer line of JSON is not read, whatever the policy; a shorter one takes 3 times its size
+# a longer line of JSON is not read, whatever the policy; a shorter one takes 3 times its size
+MOST_JSON_BYTES = 256 << 20
 
 Cursor = tuple[int, int, int]
 
