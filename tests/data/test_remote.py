@@ -145,7 +145,6 @@ def test_batches_over_http_are_the_local_ones(
 @contextlib.contextmanager
 def s3_serving() -> Iterator[str]:
     """moto's server; its address."""
-    pytest.importorskip("moto")
     from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -157,7 +156,9 @@ def s3_serving() -> Iterator[str]:
 
 @pytest.fixture
 def keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("s3fs").S3FileSystem.clear_instance_cache()  # of another address
+    from s3fs import S3FileSystem
+
+    S3FileSystem.clear_instance_cache()  # of another address
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
 
