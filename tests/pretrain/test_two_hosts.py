@@ -34,6 +34,11 @@ LAUNCHERS: dict[str, list[str]] = {
         "--main_process_port={port}", "--mixed_precision=no", "-m", "pretrain",
     ],
 }  # fmt: skip
+BY_FILE = [
+    "accelerate.commands.accelerate_cli", "launch", "--config_file", "launch/accelerate_2nodes.yaml",
+    "--num_processes=2", "--machine_rank={rank}", "--main_process_ip=hosta", "--main_process_port={port}",
+    "-m", "pretrain",
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -57,7 +62,10 @@ def launch(hosts: TwoHosts, launcher: str, config: Path, folder: Path) -> list[A
     (folder / "hostfile").write_text("hosta slots=1\nhostb slots=1\n")
     processes = []
     for rank, host in enumerate("ab"):
-        command = [part.format(rank=rank, port=port, hostfile=folder / "hostfile") for part in LAUNCHERS[launcher]]
+        command = [
+            part.format(rank=rank, port=port, hostfile=folder / "hostfile")
+            for part in (LAUNCHERS | {"file": BY_FILE})[launcher]
+        ]
         log = folder / f"log_{launcher}_{host}"
         processes.append(
             hosts.start(host, [sys.executable, "-m", *command, str(config)], log, cwd=ROOT, env=ENVIRONMENT)
@@ -78,7 +86,7 @@ def zero2(write_config: Write, name: str, steps: int, **changes: Any) -> Path:
     return write_config(name, engine=engine, training={"num_steps": steps, "rows_per_device": 2}, **changes)
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", [*LAUNCHERS, "file"])
 def test_two_hosts_train_as_one_process_does(
     write_config: Write, tmp_path: Path, hosts: TwoHosts, launcher: str
 ) -> None:
