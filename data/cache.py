@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from rich.progress import Progress
 
 from configs import load_config
 from data.config import DataConfig, DataRun
-from data.documents import progress_bar
+from data.documents import progress_bar, watched
 from data.readers import Cursor, Record, read
 from data.tokens import LoadedTokenizer, encode, load_tokenizer
 from data.units import Plan, Unit, plan
@@ -117,7 +118,9 @@ def write_cache(run: DataRun) -> dict[str, Any]:
     with progress_bar() as bar:
         for i, a_plan in enumerate(plans):
             units = bar.track(a_plan.units, description=f"source {i + 1}")
-            sizes = [_write_unit(config, loaded, a_plan, unit, _path(folder, i, k)) for k, unit in enumerate(units)]
+            sizes = [
+                _write_unit(config, loaded, a_plan, unit, _path(folder, i, k), bar) for k, unit in enumerate(units)
+            ]
             counts.append({"documents": sum(d for d, _ in sizes), "tokens": sum(t for _, t in sizes)})
     marker = {"complete": True, "header": header, "sources": counts}
     _write_marker(folder, marker)
@@ -133,7 +136,9 @@ def _path(folder: Path, source: int, number: int) -> Path:
     return folder / f"{source:03d}-{number:06d}.arrow"
 
 
-def _write_unit(config: DataConfig, loaded: LoadedTokenizer, a_plan: Plan, unit: Unit, path: Path) -> tuple[int, int]:
+def _write_unit(
+    config: DataConfig, loaded: LoadedTokenizer, a_plan: Plan, unit: Unit, path: Path, bar: Progress
+) -> tuple[int, int]:
     """Write one unit if it is not there; its documents and tokens."""
     if path.is_file():
         return _sizes(path)
@@ -142,7 +147,7 @@ def _write_unit(config: DataConfig, loaded: LoadedTokenizer, a_plan: Plan, unit:
     ids = pa.large_list(pa.uint16() if narrow else pa.uint32())
     schema = pa.schema({"place": pa.string(), **integers, "fault": pa.string(), "detail": pa.string(), "ids": ids})
     cut_long = config.bad_input.too_long == "replace"
-    records = read(unit, (unit.start, 0, 0), a_plan.source, config.max_document_bytes, cut_long)
+    records = watched(bar, read(unit, (unit.start, 0, 0), a_plan.source, config.max_document_bytes, cut_long))
     temporary = path.with_suffix(".tmp")
     with pa.ipc.new_file(str(temporary), schema) as writer:
         while batch := [record for _, record in zip(range(BATCH), records, strict=False)]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from configs import load_config
 from data.config import BadInputConfig, DataRun, SourceConfig
-from data.documents import progress_bar
+from data.documents import progress_bar, watched
 from data.faults import Counts
 from data.readers import read
 from data.units import plan
@@ -50,7 +50,7 @@ def verify(source: SourceConfig, limit: int) -> Counts:
         counts.note("empty_glob", source.path)
     with progress_bar() as bar:
         for unit in bar.track(the_plan.units, description=source.path or source.hub):
-            for record in read(unit, (unit.start, 0, 0), source, limit, False):
+            for record in watched(bar, read(unit, (unit.start, 0, 0), source, limit, False)):
                 counts.read += 1
                 if record.fault:
                     counts.note(record.fault, record.place)

@@ -1,5 +1,7 @@
 """`python -m data batches | inspect | verify`, as a user calls them."""
 
+import gzip
+import io
 import json
 import os
 import subprocess
@@ -9,8 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from data import batches, inspect, verify
+from data.config import BadInputConfig, SourceConfig
+from data.documents import progress_bar, watched
+from data.readers import read
+from data.units import plan
 
 
 @pytest.fixture
@@ -104,6 +111,20 @@ def test_verify_reports_every_fault_of_every_source(
     missing = json.dumps([{"path": str(tmp_path / "*.none")}])
     with pytest.raises(ValueError, match="empty_glob"):
         verify.main([str(run_file), f"data.sources={missing}"])
+
+
+def test_the_bar_counts_records_while_one_big_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "one.txt.gz"
+    path.write_bytes(gzip.compress(b"a line of text\n" * 1234))
+    source, out = SourceConfig(path=str(path), format="text"), io.StringIO()
+    the_plan = plan(source, 1, BadInputConfig())
+    with progress_bar() as bar:
+        (unit,) = bar.track(the_plan.units)
+        for number, _ in enumerate(watched(bar, read(unit, (unit.start, 0, 0), source, 100, False)), 1):
+            if number == 1000:
+                Console(file=out, width=100).print(bar.make_tasks_table(bar.tasks))
+    assert "0 % 1,000 records" in out.getvalue()
+    assert bar.tasks[0].fields["records"] == 1234
 
 
 def test_inspect_shows_counts_and_rows(run_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
