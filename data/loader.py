@@ -21,7 +21,7 @@ from data import hashing
 from data.cache import check_cache
 from data.config import DataConfig
 from data.lanes import Lane, Stage
-from data.masks import Masker
+from data.masks import I32, Masker
 from data.packing import Piece
 from data.state import check_header, header_of, pinned
 from data.tokens import LoadedTokenizer, load_tokenizer
@@ -54,11 +54,13 @@ class Batch:
 
 @dataclasses.dataclass
 class _Part:
-    """What one worker gives to one step."""
+    """What one worker gives to one step. Arrays go through the pipe: a tensor would take a socket's handshake each, and
+    room in /dev/shm.
+    """
 
     indices: list[int]  # of the rows, within the step
-    input_ids: torch.Tensor  # int32 (r, T)
-    labels: torch.Tensor
+    input_ids: I32  # (r, T)
+    labels: I32
     piece_lengths: list[list[int]]
     documents: list[list[str]]
     hash: int
@@ -142,13 +144,12 @@ class BatchLoader:
         documents = [row for part in parts for row in part.documents]
         input_ids, labels = parts[0].input_ids, parts[0].labels
         if len(parts) > 1:
-            where = torch.tensor(order)
-            input_ids = torch.cat([part.input_ids for part in parts])[where]
-            labels = torch.cat([part.labels for part in parts])[where]
+            input_ids = np.concatenate([part.input_ids for part in parts])[order]
+            labels = np.concatenate([part.labels for part in parts])[order]
         return Batch(
             step=step,
-            input_ids=input_ids.long(),
-            labels=labels.long(),
+            input_ids=torch.from_numpy(input_ids).long(),
+            labels=torch.from_numpy(labels).long(),
             piece_lengths=[lengths[i] for i in order],
             documents=[documents[i] for i in order],
             tokens=sum(map(sum, lengths)),
@@ -206,8 +207,8 @@ class _Steps(IterableDataset[_Part | ValueError]):
         sent |= starts
         return _Part(
             indices=indices,
-            input_ids=torch.from_numpy(input_ids),
-            labels=torch.from_numpy(labels),
+            input_ids=input_ids,
+            labels=labels,
             piece_lengths=lengths,
             documents=[[piece.id for piece in row] for row in rows],
             hash=hashing.add_hashes(*map(hashing.row_hash, indices, input_ids, labels, lengths)),

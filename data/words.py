@@ -8,16 +8,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from data.tokens import U32, WORD_BEGINS, LoadedTokenizer, to_array
+from data.tokens import U32, WORD_BEGINS, LoadedTokenizer, to_arrays
 
 _CHINESE = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2FA1F))  # as BERT's normalizer splits
 
 
 def encode_words(loaded: LoadedTokenizer, texts: Sequence[str]) -> list[U32]:
     """Ids of each text, the highest bit set where a word begins."""
-    result = []
-    for text, encoding in zip(texts, loaded.tokenizer.encode_batch(list(texts), add_special_tokens=False), strict=True):
-        ids = to_array(encoding.ids)
+    encodings = loaded.tokenizer.encode_batch(list(texts), add_special_tokens=False)
+    result = to_arrays(encodings)
+    for text, encoding, ids in zip(texts, encodings, result, strict=True):
         words = np.array(encoding.word_ids, float)  # None, of a special token, becomes nan: never equal
         begins = np.ones(len(ids), bool)
         begins[1:] = words[1:] != words[:-1]
@@ -25,7 +25,6 @@ def encode_words(loaded: LoadedTokenizer, texts: Sequence[str]) -> list[U32]:
             starts = np.array([start for start, _ in encoding.offsets])
             begins &= ~_inside_chinese_word(text)[starts]
         ids[begins] |= WORD_BEGINS
-        result.append(ids)
     return result
 
 

@@ -40,6 +40,8 @@ def export_folder(checkpoint: Path, tokenizer: Path, out: Path, model_card: str)
     RuntimeError when the reloaded model differs by more than 1e-4 or lacks weights.
     """
     transformers.utils.logging.disable_progress_bar()  # bars for one small file hide our own line
+    if not torch.accelerator.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # saving imports DeepSpeed, which else warns on stdout
     model = load_model(checkpoint).eval()
     if model.config.home is None:
         raise ValueError(f"{checkpoint}: no architecture of transformers has this shape (exportable: false)")

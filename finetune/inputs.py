@@ -27,6 +27,8 @@ def quiet_transformers() -> None:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    if not torch.accelerator.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # saving imports DeepSpeed, which else warns on stdout
 
 
 @dataclass

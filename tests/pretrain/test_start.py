@@ -1,5 +1,7 @@
 """Where a run starts from: seeded weights, or a published folder."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +22,14 @@ def published(write_config: Write, tmp_path: Path) -> Path:
     main([str(write_config("first"))])
     export([str(tmp_path / "first"), str(tmp_path / "published")])
     return tmp_path / "published"
+
+
+def test_the_output_of_an_export_is_one_line(published: Path) -> None:
+    """Saving imports DeepSpeed, whose warning about a missing GPU goes to stdout."""
+    command = [sys.executable, "-m", "pretrain.export", str(published.parent / "first"), str(published)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"{published}: ")
+    assert done.stdout.count("\n") == 1
 
 
 def test_a_run_goes_on_from_a_published_folder_in_its_shape(
