@@ -4,9 +4,10 @@
     python -m benchmarks.encoder memory base [1048576]
 
 Both sides train (forward, backward, AdamW) on the same documents and the same masks, in turn, in one process; figures
-are medians. Documents: paragraphs of en_news_wiki_web in file order, cut at the row's length (`natural`), or cut into
-rows of that length (`full`). The peer pads to the longest document of its batch and computes logits for every token;
-tokens are counted without padding. `arithmetic` is the ratio of multiply-adds that the two sides need.
+are medians. One thread, unless OMP_NUM_THREADS says more. Documents: paragraphs of en_news_wiki_web in file order, cut
+at the row's length (`natural`), or cut into rows of that length (`full`). The peer pads to the longest document of its
+batch and computes logits for every token; tokens are counted without padding. `arithmetic` is the ratio of
+multiply-adds that the two sides need.
 """
 
 import gzip
@@ -239,6 +240,7 @@ def memory(name: str, threshold: str | None = None) -> dict[str, float]:
 
 def main(arguments: list[str]) -> None:
     """Run what the module's docstring names; prints one JSON object."""
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     what, *rest = arguments
     options = dict(argument.split("=", 1) for argument in rest if "=" in argument)
     plain = [argument for argument in rest if "=" not in argument]
