@@ -92,6 +92,18 @@ def test_bad_input_is_one_line_and_exit_code_2(root: Path, run_file: Path, argum
     assert message in done.stderr
 
 
+def test_workers_need_no_room_in_dev_shm(root: Path, run_file: Path) -> None:
+    """As in a container, which has 64 MB: workers that send tensors through shared memory would hang or crash."""
+    small = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=256k tmpfs /dev/shm && exec "$@"', "_"]
+    if os.geteuid() or subprocess.run([*small, "true"], capture_output=True).returncode:
+        pytest.skip("needs root and the right to mount")
+    command = [sys.executable, "-m", "data", "batches", str(run_file), "--workers", "2", "--steps", "3"]
+    command = [*small, *command, "data.rows_per_step=1024"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 3
+
+
 def test_verify_reports_every_fault_of_every_source(
     run_file: Path, tmp_path: Path, fx_ids: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
