@@ -13,7 +13,7 @@ from typing import Any
 
 from data.config import SourceConfig
 from data.files import File, find_files
-from data.readers import Cursor, Record, column_record, parts
+from data.readers import Cursor, Record, column_record, is_longer, parts
 from data.remote import reason, retried
 from data.units import Plan, Unit, strides
 
@@ -119,7 +119,7 @@ def hub_records(unit: Unit, cursor: Cursor, source: SourceConfig, limit: int, cu
             continue
         place, after = f"{unit.path}:{unit.start}:{number}", (unit.start, number + 1, 0)
         record = column_record(place, row.get(source.text_column), after, source.text_column, source.text_column in row)
-        if not cut_long and len(record.text) * 4 > limit and len(record.text.encode()) > limit:
+        if not cut_long and is_longer(record.text, limit):
             yield Record(place, "", after, "too_long", f"the text is longer than {limit} bytes")
             continue
         yield from parts(record, (unit.start, number, 0), skip, limit)

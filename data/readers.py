@@ -35,7 +35,7 @@ class Record(NamedTuple):
     @property
     def length(self) -> int:
         """Characters; 0 where there is nothing but white space."""
-        return self.cached_length or (len(self.text) if self.text.strip() else 0)
+        return self.cached_length or (0 if is_blank(self.text) else len(self.text))
 
 
 def read(unit: Unit, cursor: Cursor, source: SourceConfig, limit: int, cut_long: bool) -> Iterator[Record]:
@@ -140,7 +140,7 @@ def _decoded(place: str, line: _Line, cursor: Cursor, limit: int) -> Record:
         return Record(place, text, cursor, "encoding", f"invalid UTF-8 at byte {line.start + error.start}")
     if line.start == 0:
         text = text.removeprefix("\ufeff")
-    if not text.strip():
+    if is_blank(text):
         return Record(place, "", cursor, "empty", "the line is empty")
     if line.cut:
         return Record(place, text, cursor, "too_long", f"the line is longer than {limit} bytes")
@@ -191,9 +191,9 @@ def _json_record(place: str, data: bytes, cursor: Cursor, column: str) -> Record
 def column_record(place: str, value: Any, cursor: Cursor, column: str, present: bool) -> Record:
     """The record of a column's value: text as it is, anything else a fault."""
     if isinstance(value, str):
-        if value.strip():
-            return Record(place, value, cursor)
-        return Record(place, "", cursor, "empty", f"the column '{column}' is empty")
+        if is_blank(value):
+            return Record(place, "", cursor, "empty", f"the column '{column}' is empty")
+        return Record(place, value, cursor)
     if value is None:
         problem = "null" if present else "missing"
         return Record(place, "", cursor, "column", f"the column '{column}' is {problem}")
@@ -201,10 +201,20 @@ def column_record(place: str, value: Any, cursor: Cursor, column: str, present: 
     return Record(place, text, cursor, "column", f"the column '{column}' is not text but {type(value).__name__}")
 
 
+def is_blank(text: str) -> bool:
+    """Nothing but white space; a giant text is not copied to find out."""
+    return not text or text.isspace()
+
+
+def is_longer(text: str, limit: int) -> bool:
+    """Whether the text takes more than `limit` bytes of UTF-8, which a giant one is not encoded for."""
+    return len(text) > limit or (len(text) * 4 > limit and len(text.encode()) > limit)
+
+
 def parts(record: Record, start: Cursor, skip: int, limit: int) -> Iterator[Record]:
     """Cut a record whose text is longer than `limit` bytes; the first `skip` parts are passed over."""
     text = record.text
-    if len(text) * 4 <= limit or (len(text) <= limit and len(text.encode()) <= limit):
+    if not is_longer(text, limit):
         yield record
         return
     at = offset = part = 0  # characters, bytes of UTF-8, parts before

@@ -1,8 +1,7 @@
 """Parquet and Arrow: a unit is a row group (a record batch), or every k-th row of one; a cursor's number is the row.
 
 Going on inside a row group reads it again from its start. About 16 MB are held at once, of a giant cell five times its
-size. A file without a readable footer is one unit, whose reader
-says so.
+size. A file without a readable footer is one unit, whose reader says so.
 """
 
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import pyarrow.parquet as pq
 
 from data.config import SourceConfig
 from data.files import BUFFER, BrokenFileError, File, is_remote, open_file
-from data.readers import Cursor, Record, column_record, parts
+from data.readers import Cursor, Record, column_record, is_longer, parts
 from data.units import Plan, Unit, strides
 
 DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)  # what pyarrow raises; a remote file's end is a ValueError
@@ -53,7 +52,7 @@ def table_records(unit: Unit, cursor: Cursor, source: SourceConfig, limit: int, 
                 continue
             place, after = f"{unit.path}:{unit.start}:{number}", (unit.start, number + 1, 0)
             record = _record(place, value, after, column)
-            if not cut_long and len(record.text) * 4 > limit and len(record.text.encode()) > limit:
+            if not cut_long and is_longer(record.text, limit):
                 yield Record(place, "", after, "too_long", f"the text is longer than {limit} bytes")
                 continue
             yield from parts(record, (unit.start, number, 0), skip, limit)
