@@ -12,7 +12,7 @@ install: .venv/.installed
 	touch $@
 
 quickstart: install
-	$(BIN)/python -m benchmarks.quickstart
+	$(BIN)/python -m examples.quickstart
 
 test: install
 	$(BIN)/python -m pytest
@@ -31,4 +31,4 @@ format: install
 	$(BIN)/ruff check --fix .
 
 golden: install
-	$(BIN)/python -m benchmarks.golden
+	$(BIN)/python -m tests.golden

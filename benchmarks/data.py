@@ -28,10 +28,10 @@ import numpy as np
 import torch
 
 from data import BatchLoader, DataConfig, DataRun, MaskConfig, merge_states
-from data.cache import write_cache
-from data.masks import Masker
-from data.tokenizer import TokenizerConfig, train
-from data.tokens import WORD_BEGINS, SpecialIds, load_tokenizer
+from data.stream.cache import write_cache
+from data.stream.masks import Masker
+from data.tokenizer.load import WORD_BEGINS, SpecialIds, load_tokenizer
+from data.tokenizer.train import TokenizerConfig, train
 
 REAL = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "pretrain"
 TEXTS = {"en": "en_news_wiki_web", "zh": "zh_news_books"}

@@ -34,10 +34,10 @@ from configs.loader import validate
 from finetune.config import FinetuneConfig
 from finetune.engine import make_accelerator
 from finetune.evaluate import evaluate
-from finetune.inputs import load_model_config, quiet_transformers
+from finetune.reading.inputs import load_model_config, quiet_transformers
 from finetune.run import run, score_files
 from finetune.serving import load_task
-from finetune.word_vectors import word_vector_model
+from finetune.tasks.word_vectors import word_vector_model
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 SEEDS = (0, 1, 2)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from encoder import Documents, EncoderConfig, MaskedLanguageModel, attention_kernel
-from pretrain.hardware import peak_flops
+from pretrain.monitor.hardware import peak_flops
 
 SIZES = {
     "base": {"num_layers": 12, "hidden_size": 768, "num_heads": 12},

@@ -1,7 +1,7 @@
 """The one configuration mechanism: defaults, then the yaml file, then `key.sub=value` on the command line.
 
 A configuration is a tree of frozen pydantic models, each beside the thing that it configures. Everything that a user
-can get wrong is a `ValueError` of one line that names the key and the nearest right one; `run_command` turns it into
+can get wrong is a `InputError` of one line that names the key and the nearest right one; `run_command` turns it into
 exit code 2. Cost: one yaml parse at start.
 """
 
@@ -13,6 +13,8 @@ from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from configs.errors import InputError
 
 BAD_INPUT = 2  # exit code: the user's input is wrong
 
@@ -28,7 +30,7 @@ class Config(BaseModel):
         for key, value in values.items() if isinstance(values, dict) else ():
             field = cls.model_fields.get(key)
             if isinstance(value, bool) and field and field.annotation in (int, float):
-                raise ValueError(f"'{key}' must be a number, not {str(value).lower()}")
+                raise InputError(f"'{key}' must be a number, not {str(value).lower()}")
         return values
 
 
@@ -54,7 +56,7 @@ def _parse(text: str, place: str) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
-        raise ValueError(f"{place}{where}: not valid yaml: {getattr(error, 'problem', None) or error}") from None
+        raise InputError(f"{place}{where}: not valid yaml: {getattr(error, 'problem', None) or error}") from None
 
 
 def load_config(
@@ -63,19 +65,19 @@ def load_config(
     """Read `path`, apply `overrides` (`key.sub=value`, values as yaml) and validate.
 
     `ignore_other_sections` passes over top-level keys that `model` lacks: commands that read a part of a run's file.
-    Raises ValueError naming the file and the key, in one line.
+    Raises InputError naming the file and the key, in one line.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read the config {path}: {getattr(error, 'strerror', None) or error}") from None
+        raise InputError(f"cannot read the config {path}: {getattr(error, 'strerror', None) or error}") from None
     values = _parse(text, str(path)) or {}
     if not isinstance(values, dict):
-        raise ValueError(f"{path}: a config is a map of keys, not a {type(values).__name__}")
+        raise InputError(f"{path}: a config is a map of keys, not a {type(values).__name__}")
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals or not key:
-            raise ValueError(f"'{override}' on the command line is not of the form key.sub=value")
+            raise InputError(f"'{override}' on the command line is not of the form key.sub=value")
         set_key(values, key, _parse(value, f"command line, '{key}'"))
     if ignore_other_sections:
         values = {key: value for key, value in values.items() if key in model.model_fields}
@@ -83,17 +85,17 @@ def load_config(
 
 
 def validate(model: type[C], values: Any, place: str) -> C:
-    """Build `model` from plain values; ValueError of one line, prefixed with `place`, naming key and nearest key."""
+    """Build `model` from plain values; InputError of one line, prefixed with `place`, naming key and nearest key."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
         known = list(keys(model))
         lines = [_describe(item, known) for item in error.errors()]
-        raise ValueError(f"{place}: " + "; ".join(dict.fromkeys(lines))) from None
+        raise InputError(f"{place}: " + "; ".join(dict.fromkeys(lines))) from None
 
 
 def set_key(values: dict[str, Any], dotted: str, value: Any) -> None:
-    """Set `a.b.0.c` in nested maps and lists, creating maps on the way; ValueError when it names no place."""
+    """Set `a.b.0.c` in nested maps and lists, creating maps on the way; InputError when it names no place."""
     *parents, last = dotted.split(".")
     here: Any = values
     try:
@@ -103,7 +105,7 @@ def set_key(values: dict[str, Any], dotted: str, value: Any) -> None:
             here = here[int(name)] if isinstance(here, list) else here[name]
         here[int(last) if isinstance(here, list) else last] = value
     except (TypeError, ValueError, IndexError, KeyError):
-        raise ValueError(f"'{dotted}' does not name a key of the config") from None
+        raise InputError(f"'{dotted}' does not name a key of the config") from None
 
 
 def _describe(item: Any, known: list[str]) -> str:
@@ -161,7 +163,7 @@ def _fields(model: type[BaseModel]) -> Iterator[tuple[str, Any, type[BaseModel] 
 
 
 def run_command(main: Callable[[list[str]], int | None], model: type[Config] | None = None, usage: str = "") -> None:
-    """Run a command's `main(arguments)` and exit; a ValueError is one line on stderr and exit code 2.
+    """Run a command's `main(arguments)` and exit; a InputError is one line on stderr and exit code 2.
 
     With `model`, `--help` prints `usage` and every key with its default. The `--local_rank=N` that the `deepspeed`
     launcher adds is dropped (the environment says the same).
@@ -173,7 +175,7 @@ def run_command(main: Callable[[list[str]], int | None], model: type[Config] | N
         sys.exit(0)
     try:
         code = main(arguments)
-    except ValueError as error:
+    except InputError as error:
         line = " ".join(str(error).split())
         print(f"error: {line}", file=sys.stderr)
         sys.exit(BAD_INPUT)

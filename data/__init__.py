@@ -2,8 +2,8 @@
 
 from data.config import BadInputConfig, DataConfig, DataRun, MaskConfig, SourceConfig
 from data.hashing import format_hash
-from data.loader import Batch, BatchLoader, check_world_size
-from data.state import counts_of, merge_states
+from data.stream.loader import Batch, BatchLoader, check_world_size
+from data.stream.state import counts_of, merge_states
 
 __all__ = [
     "BadInputConfig",

@@ -1,8 +1,9 @@
 """`python -m data COMMAND CONFIG ...`: batches, inspect, verify, cache."""
 
-from configs import run_command
-from data import batches, cache, inspect, verify
+from configs import InputError, run_command
+from data.commands import batches, inspect, verify
 from data.config import DataRun
+from data.stream import cache
 
 COMMANDS = {"batches": batches.main, "inspect": inspect.main, "verify": verify.main, "cache": cache.main}
 USAGE = f"python -m data {' | '.join(COMMANDS)} CONFIG [key=value ...]"
@@ -10,7 +11,7 @@ USAGE = f"python -m data {' | '.join(COMMANDS)} CONFIG [key=value ...]"
 
 def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] not in COMMANDS:
-        raise ValueError(f"usage: {USAGE}")
+        raise InputError(f"usage: {USAGE}")
     return COMMANDS[arguments[0]](arguments[1:])
 
 

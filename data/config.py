@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from configs import Config
+from configs import Config, InputError
 
 MOST_LANES = 24  # by default: 1, 2, 3, 4, 6, 8, 12, 24 processes
 
@@ -33,7 +33,7 @@ class SourceConfig(Config):
     @model_validator(mode="after")
     def _one_place(self) -> "SourceConfig":
         if bool(self.path) == bool(self.hub):
-            raise ValueError("a source needs either 'path' or 'hub'")
+            raise InputError("a source needs either 'path' or 'hub'")
         return self
 
 
@@ -52,7 +52,7 @@ class MaskConfig(Config):
     @model_validator(mode="after")
     def _shares(self) -> "MaskConfig":
         if min(self.replace) < 0 or abs(sum(self.replace) - 1) > 1e-6:
-            raise ValueError(f"'replace' must be three shares that sum to 1, not {list(self.replace)}")
+            raise InputError(f"'replace' must be three shares that sum to 1, not {list(self.replace)}")
         return self
 
 
@@ -114,7 +114,7 @@ class DataConfig(Config):
     @model_validator(mode="after")
     def _every_lane_in_a_step(self) -> "DataConfig":
         if self.num_epochs and self.rows_per_step < self.num_lanes:
-            raise ValueError(
+            raise InputError(
                 f"with 'num_epochs', 'rows_per_step' ({self.rows_per_step}) must be at least 'num_lanes' "
                 f"({self.num_lanes}): an empty step, the end, must mean that all lanes have ended"
             )

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from configs import Config
+from configs import Config, InputError
 
 Norm = Literal["pre", "post"]
 Position = Literal["learned", "sinusoidal", "rope", "none"]
@@ -83,17 +83,17 @@ class EncoderConfig(Config):
     @model_validator(mode="after")
     def _check(self) -> "EncoderConfig":
         if self.hidden_size % self.num_heads:
-            raise ValueError(
+            raise InputError(
                 f"num_heads ({self.num_heads}) must divide hidden_size ({self.hidden_size}); "
                 f"allowed here: {', '.join(str(n) for n in range(1, 65) if self.hidden_size % n == 0)}"
             )
         if self.position == "rope" and self.head_size % 2:
-            raise ValueError(f"position: rope turns pairs, so hidden_size / num_heads ({self.head_size}) must be even")
+            raise InputError(f"position: rope turns pairs, so hidden_size / num_heads ({self.head_size}) must be even")
         if self.local_window and self.local_window % 2:
-            raise ValueError(f"local_window ({self.local_window}) must be even: half of it lies on each side")
+            raise InputError(f"local_window ({self.local_window}) must be even: half of it lies on each side")
         if self.exportable and self.home is None:
             extras = [key for key in ("local_window", "embedding_scale") if getattr(self, key)]
-            raise ValueError(
+            raise InputError(
                 f"norm: {self.norm}, position: {self.position}, activation: {self.activation}"
                 f"{''.join(', ' + key for key in extras)} have no architecture in transformers to be exported to. "
                 "Allowed: learned | sinusoidal positions with gelu | relu (no local_window), or norm: pre, rope and "
@@ -174,14 +174,14 @@ class EncoderConfig(Config):
 
     @property
     def known_vocab_size(self) -> int:
-        """vocab_size; ValueError while it is still to be filled in from the tokenizer."""
+        """vocab_size; InputError while it is still to be filled in from the tokenizer."""
         if self.vocab_size is None:
-            raise ValueError("vocab_size is not known yet: give it, or let the tokenizer fill it in")
+            raise InputError("vocab_size is not known yet: give it, or let the tokenizer fill it in")
         return self.vocab_size
 
     @property
     def known_max_length(self) -> int:
-        """max_length; ValueError while it is still to be filled in from data.sequence_length."""
+        """max_length; InputError while it is still to be filled in from data.sequence_length."""
         if self.max_length is None:
-            raise ValueError("max_length is not known yet: give it, or let data.sequence_length fill it in")
+            raise InputError("max_length is not known yet: give it, or let data.sequence_length fill it in")
         return self.max_length

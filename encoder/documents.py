@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from configs import InputError
+
 
 @dataclass(frozen=True)
 class Documents:
@@ -35,22 +37,22 @@ class Documents:
         """Documents of packed rows: `piece_lengths[r]` are the lengths of row r's pieces, in order.
 
         The tail of a row that its pieces leave empty is a document of its own, whose outputs nobody reads.
-        ValueError when the pieces of a row are longer than `row_length`, or one of them is empty.
+        InputError when the pieces of a row are longer than `row_length`, or one of them is empty.
         """
         lengths: list[int] = []
         for row, pieces in enumerate(piece_lengths):
             tail = row_length - sum(pieces)
             if tail < 0:
-                raise ValueError(f"row {row}: its pieces have {sum(pieces)} tokens, a row holds {row_length}")
+                raise InputError(f"row {row}: its pieces have {sum(pieces)} tokens, a row holds {row_length}")
             lengths += [*pieces, tail] if tail else pieces
         return cls.from_lengths(lengths)
 
     @classmethod
     def from_lengths(cls, lengths: Sequence[int]) -> "Documents":
-        """Documents that lie one behind the other without gaps; ValueError when one is empty or there is none."""
+        """Documents that lie one behind the other without gaps; InputError when one is empty or there is none."""
         given = torch.tensor(list(lengths), dtype=torch.int64)
         if not len(lengths) or int(given.min()) < 1:
-            raise ValueError("documents need at least one token each, and a batch at least one document")
+            raise InputError("documents need at least one token each, and a batch at least one document")
         starts = given.cumsum(0) - given
         sizes, by_length = given.sort(stable=True)
         ends = sizes.cumsum(0)

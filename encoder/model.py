@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from configs import InputError
 from encoder.attention import Padding, Rotation
 from encoder.config import EncoderConfig
 from encoder.documents import Documents
@@ -67,7 +68,7 @@ class Encoder(nn.Module):
     def forward(self, input_ids: Tensor, documents: Documents, selected: Tensor | None = None) -> Tensor:
         """Hidden states of packed documents: input_ids (S,) to (S, H), or (M, H) of the tokens `selected` (M,).
 
-        ValueError when a document is longer than the model's positions, or, for ids on the CPU, when one is past the
+        InputError when a document is longer than the model's positions, or, for ids on the CPU, when one is past the
         word embedding.
         """
         check_bounds(self.config, input_ids, documents.max_length)
@@ -79,7 +80,7 @@ class Encoder(nn.Module):
     ) -> Tensor:
         """Hidden states of a padded batch: input_ids (B, T), attention_mask (B, T) True or 1 = keep, to (B, T, H).
 
-        Padded tokens come out as zeros. ValueError as in `forward`.
+        Padded tokens come out as zeros. InputError as in `forward`.
         """
         check_bounds(self.config, input_ids, input_ids.shape[1])
         keep = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
@@ -195,14 +196,14 @@ class MaskedLanguageModel(nn.Module):
 
 
 def check_bounds(config: EncoderConfig, input_ids: Tensor, length: int) -> None:
-    """ValueError when `length` tokens are too many, or, for ids on the CPU, when one is past the word embedding.
+    """InputError when `length` tokens are too many, or, for ids on the CPU, when one is past the word embedding.
 
     Ids on a device are not read, which would wait for it: call this before moving them.
     """
     if config.max_length is not None and length > config.max_length:
-        raise ValueError(f"a document of {length} tokens is longer than the model's max_length of {config.max_length}")
+        raise InputError(f"a document of {length} tokens is longer than the model's max_length of {config.max_length}")
     if input_ids.device.type == "cpu" and not torch.compiler.is_compiling() and input_ids.numel():
         smallest, largest = (int(bound) for bound in input_ids.aminmax())
         if smallest < 0 or largest >= config.known_vocab_size:
             wrong = smallest if smallest < 0 else largest
-            raise ValueError(f"token id {wrong} is outside the word embedding of vocab_size {config.vocab_size}")
+            raise InputError(f"token id {wrong} is outside the word embedding of vocab_size {config.vocab_size}")

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from configs import InputError
 from configs.loader import validate
 from encoder.config import EncoderConfig
 from encoder.model import MaskedLanguageModel
@@ -25,7 +26,7 @@ WRAPPERS = ("module.", "_orig_mod.")
 def save_model(state: Mapping[str, Tensor], config: EncoderConfig, folder: Path | str) -> None:
     """Write `state` (a state dict, from inside wrappers or not) and `config` into `folder`, which is made if absent.
 
-    ValueError when `state` is not exactly the weights of `config`.
+    InputError when `state` is not exactly the weights of `config`.
     """
     weights = {plain_name(name): tensor for name, tensor in state.items()}
     weights.pop(TIED, None)
@@ -40,11 +41,11 @@ def save_model(state: Mapping[str, Tensor], config: EncoderConfig, folder: Path 
 def load_model(folder: Path | str, device: torch.device | str = "cpu") -> MaskedLanguageModel:
     """The model that `save_model` wrote, or that of a transformers folder, in float32 on `device`, in training mode.
 
-    ValueError naming the file, and the names that are missing, unexpected or of another shape.
+    InputError naming the file, and the names that are missing, unexpected or of another shape.
     """
     folder = Path(folder)
     if (folder / "config.json").exists() and not (folder / CONFIG_FILE).exists():
-        from encoder.export import import_folder  # loads transformers, which our own folders do not need
+        from encoder.huggingface.export import import_folder  # loads transformers, which our own folders do not need
 
         return import_folder(folder).to(device)
     model = MaskedLanguageModel(load_encoder_config(folder))
@@ -55,21 +56,21 @@ def load_model(folder: Path | str, device: torch.device | str = "cpu") -> Masked
 
 
 def load_encoder_config(folder: Path | str) -> EncoderConfig:
-    """The configuration in `folder`; ValueError when it is absent or not one."""
+    """The configuration in `folder`; InputError when it is absent or not one."""
     path = Path(folder) / CONFIG_FILE
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ValueError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     return validate(EncoderConfig, values, str(path))
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file; ValueError when it cannot be read."""
+    """The tensors of a safetensors file; InputError when it cannot be read."""
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        raise ValueError(f"cannot read {path}: {error}") from None
+        raise InputError(f"cannot read {path}: {error}") from None
 
 
 def plain_name(name: str) -> str:
@@ -80,7 +81,7 @@ def plain_name(name: str) -> str:
 
 
 def check_names(weights: Mapping[str, Tensor], config: EncoderConfig, place: str) -> None:
-    """ValueError unless `weights` has exactly the names and shapes of `config`, the tied matrix once."""
+    """InputError unless `weights` has exactly the names and shapes of `config`, the tied matrix once."""
     with torch.device("meta"):
         expected = MaskedLanguageModel(config).state_dict()
     expected.pop(TIED)
@@ -91,4 +92,4 @@ def check_names(weights: Mapping[str, Tensor], config: EncoderConfig, place: str
     ]
     found = [f"{len(names)} {kind}: {', '.join(sorted(names)[:5])}" for kind, names in problems if names]
     if found:
-        raise ValueError(f"{place} does not fit the encoder's configuration: {'; '.join(found)}")
+        raise InputError(f"{place} does not fit the encoder's configuration: {'; '.join(found)}")

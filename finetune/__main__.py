@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from configs import load_config, run_command
+from configs import InputError, load_config, run_command
 from finetune.config import FinetuneConfig
 from finetune.results import is_first_process, reported
 from finetune.run import run
@@ -12,7 +12,7 @@ from finetune.run import run
 def main(arguments: list[str]) -> int:
     """Run the configured task and print its scores."""
     if not arguments:
-        raise ValueError("usage: python -m finetune CONFIG [key=value …]; --help lists the keys")
+        raise InputError("usage: python -m finetune CONFIG [key=value …]; --help lists the keys")
     config = load_config(FinetuneConfig, arguments[0], arguments[1:])
     with reported(Path(config.run_dir)):
         results = run(config)

@@ -16,16 +16,16 @@ from typing import Any, NoReturn
 
 from torch import nn
 
-from configs import run_command
-from finetune.columns import kind_of, read_kind
+from configs import InputError, run_command
 from finetune.engine import make_accelerator
-from finetune.folder import FACTS, check_replaceable
+from finetune.folder.onnx_graph import GRAPH, OUTPUTS, OnnxModel, export_graph, largest_difference
+from finetune.folder.write import FACTS, check_replaceable
 from finetune.inference import predictions
-from finetune.onnx_graph import GRAPH, OUTPUTS, OnnxModel, export_graph, largest_difference
-from finetune.protocol import Task
+from finetune.reading.columns import kind_of, read_kind
 from finetune.results import write_json
 from finetune.serving import ServingConfig, facts_of, load_served_task, parse_options
-from finetune.tasks import TASKS
+from finetune.tasks.protocol import Task
+from finetune.tasks.table import TASKS
 
 LARGEST_DIFFERENCE = 1e-4
 LARGEST_LOSS = 0.02  # of the task's score: 2 points of accuracy or F1, 0.02 of Spearman
@@ -38,7 +38,7 @@ def compress(folder: str, out: str, int8: bool, data: str | None, options: Servi
     if "task" not in facts:
         facts = {**facts, "task": "matching", "pooling": options.pooling or facts["pooling"] or "mean"}
     if int8 and data is None:
-        raise ValueError("--int8 needs --data FILE: rows with answers, to measure what it loses")
+        raise InputError("--int8 needs --data FILE: rows with answers, to measure what it loses")
     check_replaceable(Path(out))
     task = load_served_task(folder, facts, options)
     model = task.build(folder, from_scratch=False).eval()
@@ -103,7 +103,7 @@ def _size(folder: Path) -> int:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message}; usage: {USAGE}")
+        raise InputError(f"{message}; usage: {USAGE}")
 
 
 def main(arguments: list[str]) -> int:

@@ -5,9 +5,9 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from configs import Config
-from finetune.columns import Columns
+from configs import Config, InputError
 from finetune.engine import Precision
+from finetune.reading.columns import Columns
 from finetune.training import TrainingConfig
 
 Baseline = Literal["majority", "word_vectors", "from_scratch"]
@@ -96,20 +96,20 @@ class FinetuneConfig(Config):
     @model_validator(mode="after")
     def _fits_together(self) -> "FinetuneConfig":
         if self.task in ("matching", "answering") and "majority" in self.baselines:
-            raise ValueError(f"baselines: {self.task} has no majority class; allowed: word_vectors, from_scratch")
+            raise InputError(f"baselines: {self.task} has no majority class; allowed: word_vectors, from_scratch")
         if self.task == "answering" and "word_vectors" in self.baselines:
-            raise ValueError("baselines: word vectors answer no questions; allowed: from_scratch")
+            raise InputError("baselines: word vectors answer no questions; allowed: from_scratch")
         if self.baselines and not (self.dev or self.test):
-            raise ValueError("baselines: nothing to score them on; give dev or test")
+            raise InputError("baselines: nothing to score them on; give dev or test")
         if len(set(self.seeds)) != len(self.seeds):
-            raise ValueError("seeds: each seed once")
+            raise InputError("seeds: each seed once")
         if not self.train:
-            raise ValueError("train: at least one file")
+            raise InputError("train: at least one file")
         return self
 
 
 def chosen_metric(config: FinetuneConfig, default: str, allowed: Sequence[str]) -> str:
-    """The configured metric or the default; ValueError for one that the task does not compute."""
+    """The configured metric or the default; InputError for one that the task does not compute."""
     if config.metric is not None and config.metric not in allowed:
-        raise ValueError(f"metric: {config.task} has no '{config.metric}'; allowed: {', '.join(allowed)}")
+        raise InputError(f"metric: {config.task} has no '{config.metric}'; allowed: {', '.join(allowed)}")
     return config.metric or default

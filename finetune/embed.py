@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
-from configs import run_command
+from configs import InputError, run_command
 from finetune.serving import Server, ServingConfig, facts_of, parse_options
 
 
 def embed(folder: str, path: str, out: str, options: ServingConfig) -> tuple[int, int]:
-    """Write the vectors of the `text` column of `path`; returns their shape. ValueError for a model of another task."""
+    """Write the vectors of the `text` column of `path`; returns their shape. InputError for a model of another task."""
     facts = facts_of(folder)
     if facts.get("task", "matching") != "matching":
-        raise ValueError(f"{folder} is a model for {facts['task']}; embed takes a matching model or a bare encoder")
+        raise InputError(f"{folder} is a model for {facts['task']}; embed takes a matching model or a bare encoder")
     if options.pooling is None and facts["pooling"] is None:
         print(f"pooling: mean, as {folder} states none", file=sys.stderr)
     server = Server(folder, {**facts, "task": "matching"}, [("text",)], path, options)
@@ -39,7 +39,7 @@ def embed(folder: str, path: str, out: str, options: ServingConfig) -> tuple[int
 def main(arguments: list[str]) -> int:
     """Embed the rows of a file."""
     if len(arguments) < 3:
-        raise ValueError("usage: python -m finetune.embed MODEL INPUT OUT.npy [key=value …]; --help lists the keys")
+        raise InputError("usage: python -m finetune.embed MODEL INPUT OUT.npy [key=value …]; --help lists the keys")
     model, source, out, *options = arguments
     embed(model, source, out, parse_options(options))
     return 0

@@ -10,23 +10,23 @@ import json
 import sys
 from typing import Any
 
-from configs import load_config, run_command
-from finetune.columns import check_roles
+from configs import InputError, load_config, run_command
 from finetune.config import FinetuneConfig
 from finetune.engine import make_accelerator
+from finetune.reading.columns import check_roles
 from finetune.run import score_files
 from finetune.serving import facts_of, load_served_model, load_task
-from finetune.tasks import TASKS
+from finetune.tasks.table import TASKS
 
 
 def evaluate(folder: str, config: FinetuneConfig) -> tuple[dict[str, Any], bool]:
-    """Scores as printed, and whether this process is the one to print. ValueError for a folder of another task."""
+    """Scores as printed, and whether this process is the one to print. InputError for a folder of another task."""
     facts = facts_of(folder)
     if facts.get("task", "matching") != config.task:
-        raise ValueError(f"{folder} is a model for {facts.get('task', 'matching')}, the config's task is {config.task}")
+        raise InputError(f"{folder} is a model for {facts.get('task', 'matching')}, the config's task is {config.task}")
     paths = config.test or config.dev
     if not paths:
-        raise ValueError("the config names neither test nor dev files")
+        raise InputError("the config names neither test nor dev files")
     task = load_task(folder, facts, config)
     check_roles([*config.train, *config.dev, *config.test], TASKS[config.task].roles, config.columns)
     accelerator = make_accelerator(config.precision)
@@ -49,7 +49,7 @@ def evaluate(folder: str, config: FinetuneConfig) -> tuple[dict[str, Any], bool]
 def main(arguments: list[str]) -> int:
     """Print the scores as one JSON object."""
     if len(arguments) < 2:
-        raise ValueError("usage: python -m finetune.evaluate MODEL CONFIG [key=value …]")
+        raise InputError("usage: python -m finetune.evaluate MODEL CONFIG [key=value …]")
     result, prints = evaluate(arguments[0], load_config(FinetuneConfig, arguments[1], arguments[2:]))
     if prints:
         json.dump(result, sys.stdout, ensure_ascii=False)

@@ -14,9 +14,9 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
-from finetune.batches import token_budget, token_budget_batches
-from finetune.protocol import Example, Task
-from finetune.rows import Row
+from finetune.reading.batching import token_budget, token_budget_batches
+from finetune.reading.rows import Row
+from finetune.tasks.protocol import Example, Task
 
 CHUNK = 2048  # rows read, sorted and gathered together
 

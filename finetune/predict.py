@@ -8,16 +8,16 @@ import json
 from contextlib import nullcontext
 from pathlib import Path
 
-from configs import run_command
+from configs import InputError, run_command
 from finetune.serving import Server, ServingConfig, facts_of, parse_options
-from finetune.tasks import TASKS
+from finetune.tasks.table import TASKS
 
 
 def predict(folder: str, path: str, out: str, options: ServingConfig) -> int:
     """Write the predictions of `path`; returns the number of rows."""
     facts = facts_of(folder)
     if "task" not in facts:
-        raise ValueError(f"{folder} is an encoder without a head: it embeds (finetune.embed) but predicts nothing")
+        raise InputError(f"{folder} is an encoder without a head: it embeds (finetune.embed) but predicts nothing")
     server = Server(folder, facts, TASKS[facts["task"]].predict, path, options)
     building = Path(out + ".building")
     with open(building, "w", encoding="utf-8") if server.writes else nullcontext() as file:
@@ -32,7 +32,7 @@ def predict(folder: str, path: str, out: str, options: ServingConfig) -> int:
 def main(arguments: list[str]) -> int:
     """Predict the rows of a file."""
     if len(arguments) < 3:
-        raise ValueError("usage: python -m finetune.predict MODEL INPUT OUT [key=value …]; --help lists the keys")
+        raise InputError("usage: python -m finetune.predict MODEL INPUT OUT [key=value …]; --help lists the keys")
     model, source, out, *options = arguments
     predict(model, source, out, parse_options(options))
     return 0

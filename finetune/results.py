@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from configs import InputError
+
 
 def summarize(values: list[float]) -> dict[str, float]:
     """mean and (sample) standard_deviation; 0 for one value."""
@@ -44,7 +46,7 @@ def is_first_process() -> bool:
 
 @contextmanager
 def reported(run_dir: Path) -> Iterator[None]:
-    """Keep `status.json` true while the body runs: state running, then done, bad_input (ValueError) or failed."""
+    """Keep `status.json` true while the body runs: state running, then done, bad_input (InputError) or failed."""
 
     def write(state: str, reason: str = "") -> None:
         if is_first_process():
@@ -54,10 +56,10 @@ def reported(run_dir: Path) -> Iterator[None]:
     try:
         write("running")
     except OSError as error:
-        raise ValueError(f"{run_dir}: cannot write there: {error.strerror}") from None
+        raise InputError(f"{run_dir}: cannot write there: {error.strerror}") from None
     try:
         yield
-    except ValueError as error:
+    except InputError as error:
         write("bad_input", str(error))
         raise
     except BaseException as error:

@@ -16,26 +16,27 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
-from finetune.columns import check_roles, kind_of, read_kind
+from configs import InputError
 from finetune.config import FinetuneConfig
 from finetune.curves import draw_curves
 from finetune.engine import make_accelerator
-from finetune.folder import check_replaceable
+from finetune.folder.write import check_replaceable
 from finetune.inference import predictions
-from finetune.inputs import load_inputs, quiet_transformers
-from finetune.protocol import Example, Task
+from finetune.reading.columns import check_roles, kind_of, read_kind
+from finetune.reading.inputs import load_inputs, quiet_transformers
+from finetune.reading.rows import Row
 from finetune.results import mean_scores, summarize, write_json
-from finetune.rows import Row
-from finetune.tasks import TASKS, make_task
+from finetune.tasks.protocol import Example, Task
+from finetune.tasks.table import TASKS, make_task
+from finetune.tasks.word_vectors import word_vector_model
 from finetune.training import History, TrainingConfig, train
-from finetune.word_vectors import word_vector_model
 
 COLLAPSED = 0.95  # mean cosine of random pairs from which all sentences look the same
 Pairs = list[tuple[Any, Any]]
 
 
 def run(config: FinetuneConfig) -> dict[str, Any]:
-    """Do what `config` says; returns what `results.json` holds. ValueError for what the user can get wrong."""
+    """Do what `config` says; returns what `results.json` holds. InputError for what the user can get wrong."""
     quiet_transformers()
     run_dir = Path(config.run_dir)
     check_replaceable(run_dir / "model")
@@ -71,12 +72,12 @@ def run(config: FinetuneConfig) -> dict[str, Any]:
 
 
 def read_training_rows(config: FinetuneConfig) -> list[Row]:
-    """All rows of the training files, which must be of one kind; ValueError otherwise."""
+    """All rows of the training files, which must be of one kind; InputError otherwise."""
     row = TASKS[config.task]
     check_roles([*config.train, *config.dev, *config.test], row.roles, config.columns)
     kinds = [kind_of(path, row.train, config.columns) for path in config.train]
     if len(set(kinds)) > 1:
-        raise ValueError(f"train: the files are of different kinds: {' and '.join(map(str, dict.fromkeys(kinds)))}")
+        raise InputError(f"train: the files are of different kinds: {' and '.join(map(str, dict.fromkeys(kinds)))}")
     return [row for path in config.train for row in read_kind(path, kinds[0], config.columns)]
 
 

@@ -15,17 +15,17 @@ from accelerate import Accelerator
 from accelerate.utils import tqdm
 from pydantic import Field
 
-from configs import Config, load_config
-from finetune.columns import Columns, Kind, check_roles, kind_of, read_kind
+from configs import Config, InputError, load_config
 from finetune.config import FinetuneConfig, Pooling
 from finetune.engine import Precision, make_accelerator
-from finetune.folder import has_facts, read_facts
+from finetune.folder.onnx_graph import GRAPH, OUTPUTS, OnnxModel
+from finetune.folder.pooling import stored_pooling
+from finetune.folder.write import has_facts, read_facts
 from finetune.inference import predictions
-from finetune.inputs import load_inputs, load_model_config, quiet_transformers
-from finetune.onnx_graph import GRAPH, OUTPUTS, OnnxModel
-from finetune.pooling import stored_pooling
-from finetune.protocol import Task
-from finetune.tasks import TASKS
+from finetune.reading.columns import Columns, Kind, check_roles, kind_of, read_kind
+from finetune.reading.inputs import load_inputs, load_model_config, quiet_transformers
+from finetune.tasks.protocol import Task
+from finetune.tasks.table import TASKS
 
 HEADS = {
     "ForSequenceClassification": "classification",
@@ -50,8 +50,8 @@ def parse_options(arguments: Sequence[str]) -> ServingConfig:
     """Options from `key=value` arguments alone."""
     try:
         return load_config(ServingConfig, os.devnull, arguments)
-    except ValueError as error:
-        raise ValueError(str(error).removeprefix(f"{os.devnull}: ")) from None
+    except InputError as error:
+        raise InputError(str(error).removeprefix(f"{os.devnull}: ")) from None
 
 
 def facts_of(folder: str) -> dict[str, Any]:

@@ -19,9 +19,9 @@ from accelerate.utils import set_seed, tqdm
 from pydantic import Field
 from transformers import get_linear_schedule_with_warmup
 
-from configs import Config
-from finetune.batches import epoch_batches, token_budget, token_budget_batches
-from finetune.protocol import Example, Task
+from configs import Config, InputError
+from finetune.reading.batching import epoch_batches, token_budget, token_budget_batches
+from finetune.tasks.protocol import Example, Task
 
 
 class TrainingConfig(Config):
@@ -153,7 +153,7 @@ def train_step(
     if task.contrastive:  # one forward pass of equal shares: up to processes - 1 rows are left out
         batch = batch[: len(batch) // processes * processes]
         if not batch:
-            raise ValueError(f"a batch has fewer rows than the {processes} processes: add rows or take fewer processes")
+            raise InputError(f"a batch has fewer rows than the {processes} processes: add rows or take fewer processes")
     total = sum(task.weight(example) for example in batch)
     share = batch[rank::processes]
     if task.contrastive:
@@ -178,7 +178,7 @@ def train_step(
     optimizer.zero_grad()
     result = float(accelerator.reduce(value, "sum"))
     if not math.isfinite(result):
-        raise ValueError(f"the loss is {result}: the learning rate {config.learning_rate} is too high for this model")
+        raise InputError(f"the loss is {result}: the learning rate {config.learning_rate} is too high for this model")
     return result
 
 

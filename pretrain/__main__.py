@@ -10,19 +10,19 @@ from typing import Any
 
 import torch
 
-from configs import load_config, run_command
+from configs import InputError, load_config, run_command
 from data import BatchLoader
 from encoder import attention_kernel
-from pretrain.checkpoint import load_training_state, restore_optimizer
+from pretrain.checkpoint.format import load_training_state, restore_optimizer
 from pretrain.config import PretrainConfig, first_difference
-from pretrain.engine import Engine, build_engine
+from pretrain.engines.base import Engine, build_engine
 from pretrain.loop import Progress, Run, open_batches, progress_of
+from pretrain.monitor.tracking import Tracker
+from pretrain.monitor.watchdog import PREEMPTED, Stop, Watchdog
 from pretrain.phases import phase_after, phases_of
 from pretrain.processes import Processes, find_processes, limit_groups, start_process_group, stop_process_group
 from pretrain.run_folder import RunFolder, State
 from pretrain.start import build_model, resolve
-from pretrain.tracking import Tracker
-from pretrain.watchdog import PREEMPTED, Stop, Watchdog
 
 USAGE = """usage: python -m pretrain CONFIG [key=value …]
 
@@ -34,7 +34,7 @@ a whole checkpoint of the same run. Keys, with their defaults:
 def main(arguments: list[str]) -> int:
     """Check the input, then train."""
     if not arguments:
-        raise ValueError("usage: python -m pretrain CONFIG [key=value …]")
+        raise InputError("usage: python -m pretrain CONFIG [key=value …]")
     processes = find_processes()
     config = resolve(load_config(PretrainConfig, arguments[0], arguments[1:]))
     config.check_processes(processes.world_size)
@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> int:
         reason = f"{type(error).__name__}: {error}"
         if isinstance(error, RuntimeError) and "timed out" in reason.lower():
             reason = f"another process gave no answer in time (engine.timeout_seconds); {reason}"
-        fail(reason, "bad_input" if isinstance(error, ValueError) else "failed")
+        fail(reason, "bad_input" if isinstance(error, InputError) else "failed")
         raise
     finally:
         stop_process_group()
@@ -80,9 +80,9 @@ def _open(folder: RunFolder, config: PretrainConfig, processes: Processes, step:
     for rank, (other, other_step) in enumerate(processes.gather((config, step))):
         difference = first_difference(config, other, free=())
         if difference:
-            raise ValueError(f"rank {rank} has another configuration than rank {processes.rank}: {difference}")
+            raise InputError(f"rank {rank} has another configuration than rank {processes.rank}: {difference}")
         if other_step != step:
-            raise ValueError(
+            raise InputError(
                 f"rank {rank} finds a checkpoint of step {other_step} in run_dir {folder.path}, rank {processes.rank} "
                 f"one of step {step}: all hosts must share that folder"
             )
@@ -90,13 +90,13 @@ def _open(folder: RunFolder, config: PretrainConfig, processes: Processes, step:
         try:
             folder.open(config, config.tokenizer)
             folder.write_status("running", step)
-        except ValueError as error:
+        except InputError as error:
             refusal = str(error)
         except OSError as error:
             refusal = f"run_dir {folder.path} cannot be written: {error.strerror}"
     refusal = processes.from_main(refusal)
     if refusal:
-        raise ValueError(refusal)
+        raise InputError(refusal)
 
 
 def _train(

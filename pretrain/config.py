@@ -4,14 +4,14 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from configs import Config
+from configs import Config, InputError
 from data import DataConfig, SourceConfig
 from encoder import EncoderConfig
-from pretrain.checkpoint import CheckpointConfig
-from pretrain.engine import EngineConfig
-from pretrain.optimizer import OptimizerConfig
+from pretrain.checkpoint.format import CheckpointConfig
+from pretrain.engines.base import EngineConfig
+from pretrain.optim.adamw import OptimizerConfig
+from pretrain.optim.schedule import ScheduleConfig
 from pretrain.phases import PhaseConfig, phases_of
-from pretrain.schedule import ScheduleConfig
 
 
 class TrainingConfig(Config):
@@ -36,7 +36,7 @@ class EvaluationConfig(Config):
     @model_validator(mode="after")
     def _needs_sources(self) -> "EvaluationConfig":
         if self.every and not self.sources:
-            raise ValueError("evaluation.every needs evaluation.sources")
+            raise InputError("evaluation.every needs evaluation.sources")
         return self
 
 
@@ -73,27 +73,27 @@ class PretrainConfig(Config):
     def _check_across(self) -> "PretrainConfig":
         rows, per_device = self.data.rows_per_step, self.training.rows_per_device
         if rows % per_device:
-            raise ValueError(f"data.rows_per_step {rows} is not a multiple of training.rows_per_device {per_device}")
+            raise InputError(f"data.rows_per_step {rows} is not a multiple of training.rows_per_device {per_device}")
         if self.encoder.max_length is not None and self.encoder.max_length < self.data.sequence_length:
-            raise ValueError(
+            raise InputError(
                 f"data.sequence_length {self.data.sequence_length} is above "
                 f"encoder.max_length {self.encoder.max_length}"
             )
         if self.engine.name == "deepspeed" and self.optimizer.name == "stable_adamw":
-            raise ValueError("optimizer.name: stable_adamw needs whole tensors; with engine.name: deepspeed use adamw")
+            raise InputError("optimizer.name: stable_adamw needs whole tensors; with engine.name: deepspeed use adamw")
         if self.training.skip_spikes and not self.training.spike_sigma:
-            raise ValueError("training.skip_spikes needs training.spike_sigma")
+            raise InputError("training.skip_spikes needs training.spike_sigma")
         phases_of(self)
         return self
 
     def check_processes(self, world_size: int) -> None:
-        """ValueError when the run cannot be cut over `world_size` processes; lists what can."""
+        """InputError when the run cannot be cut over `world_size` processes; lists what can."""
         for phase in phases_of(self) if self.phases else []:
             phase.config.check_processes(world_size)
         micro_batches = self.data.rows_per_step // self.training.rows_per_device
         allowed = [w for w in range(1, micro_batches + 1) if micro_batches % w == 0 and self.data.num_lanes % w == 0]
         if world_size not in allowed:
-            raise ValueError(
+            raise InputError(
                 f"{world_size} processes cannot share data.num_lanes {self.data.num_lanes} and "
                 f"{micro_batches} micro-batches (data.rows_per_step / training.rows_per_device); allowed: {allowed}"
             )

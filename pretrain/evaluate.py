@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from configs import load_config, run_command
+from configs import IGNORED_LABEL, InputError, load_config, run_command
 from data import BatchLoader, DataConfig, MaskConfig
 from encoder import MaskedLanguageModel, MaskedLoss, load_model
 from pretrain.config import PretrainConfig
 from pretrain.processes import Processes, find_processes
 from pretrain.run_folder import RunFolder
-from pretrain.step import IGNORED, micro_batches
+from pretrain.step import micro_batches
 
 SEED = 0  # of the masks: the same for every run
 
@@ -57,7 +57,7 @@ def evaluate(
             counts += torch.bincount(targets, minlength=len(counts))
     loss_sum, correct, masked = processes.sum_tensor(sums)
     if not masked:
-        raise ValueError("evaluation.sources hold no token to mask")
+        raise InputError("evaluation.sources hold no token to mask")
     unigram = torch.tensor(processes.sum_tensor(counts), dtype=torch.float64) / masked
     loss = loss_sum / masked
     return {
@@ -78,7 +78,7 @@ def _held_out(config: PretrainConfig, tokenizer: str, processes: Processes) -> I
         if not tokens or first >= config.evaluation.rows:
             return
         rows = first + rank + world_size * torch.arange(len(batch.labels))
-        batch.labels[rows >= config.evaluation.rows] = IGNORED
+        batch.labels[rows >= config.evaluation.rows] = IGNORED_LABEL
         count = len(batch.labels) // config.training.rows_per_device
         yield from micro_batches(batch, count, processes.device, label_smoothing=0.0)
 
@@ -101,11 +101,11 @@ def main(arguments: list[str]) -> None:
     usage: python -m pretrain.evaluate RUN_OR_CHECKPOINT [key=value …]
     """
     if not arguments:
-        raise ValueError("usage: python -m pretrain.evaluate RUN_OR_CHECKPOINT [key=value …]")
+        raise InputError("usage: python -m pretrain.evaluate RUN_OR_CHECKPOINT [key=value …]")
     run, checkpoint = RunFolder.locate(Path(arguments[0]))
     config = load_config(PretrainConfig, checkpoint / "config.yaml", arguments[1:])
     if not config.evaluation.sources:
-        raise ValueError(f"{checkpoint}: evaluation.sources is empty; give evaluation.sources='[{{path: …}}]'")
+        raise InputError(f"{checkpoint}: evaluation.sources is empty; give evaluation.sources='[{{path: …}}]'")
     device = find_processes().device
     result = evaluate_model(load_model(checkpoint, str(device)), config, str(run.tokenizer), Processes(0, 1, device))
     print(json.dumps({"checkpoint": str(checkpoint), **result}))

@@ -7,8 +7,8 @@ it wrote in a fresh process and compares before the folder gets its name.
 import json
 from pathlib import Path
 
-from configs import load_config, run_command
-from encoder.export import export_folder
+from configs import InputError, load_config, run_command
+from encoder.huggingface.export import export_folder
 from pretrain.config import PretrainConfig
 from pretrain.model_card import model_card
 from pretrain.run_folder import RunFolder
@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> None:
     usage: python -m pretrain.export RUN_OR_CHECKPOINT OUT
     """
     if len(arguments) != 2:
-        raise ValueError(USAGE)
+        raise InputError(USAGE)
     run, checkpoint = RunFolder.locate(Path(arguments[0]))
     out = Path(arguments[1])
     config = load_config(PretrainConfig, checkpoint / "config.yaml")

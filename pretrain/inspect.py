@@ -15,9 +15,9 @@ from rich.table import Table
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from configs import Config, run_command
+from configs import Config, InputError, run_command
 from configs.loader import validate
-from data.tokens import load_tokenizer
+from data.tokenizer.load import load_tokenizer
 from encoder import MaskedLanguageModel, check_bounds, load_model
 from encoder.inspection import LayerView, look_inside
 from pretrain.run_folder import RunFolder
@@ -100,7 +100,7 @@ def main(arguments: list[str]) -> None:
     usage: python -m pretrain.inspect MODEL_OR_CHECKPOINT TEXT [key=value …]
     """
     if len(arguments) < 2:
-        raise ValueError(USAGE)
+        raise InputError(USAGE)
     values = {key: value for key, _, value in (argument.partition("=") for argument in arguments[2:])}
     config = validate(InspectConfig, values, "command line")
     model, folder = open_model(Path(arguments[0]))
@@ -110,9 +110,9 @@ def main(arguments: list[str]) -> None:
     check_bounds(model.config, input_ids, len(input_ids))
     layer = config.layer + model.config.num_layers if config.layer < 0 else config.layer
     if not 0 <= layer < model.config.num_layers:
-        raise ValueError(f"layer {config.layer}: the model has {model.config.num_layers} layers, from 0")
+        raise InputError(f"layer {config.layer}: the model has {model.config.num_layers} layers, from 0")
     if config.head is not None and config.head >= model.config.num_heads:
-        raise ValueError(f"head {config.head}: the model has {model.config.num_heads} heads a layer, from 0")
+        raise InputError(f"head {config.head}: the model has {model.config.num_heads} heads a layer, from 0")
     logits, views = look_inside(model, input_ids)
     console = Console()
     lines = fill_ins(logits, encoding.ids, vocabulary.special.mask, vocabulary.tokenizer, config.fill_ins)

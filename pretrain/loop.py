@@ -10,22 +10,22 @@ from typing import Any
 import torch
 
 from data import Batch, BatchLoader, counts_of, merge_states
-from pretrain.checkpoint import retire_checkpoints, save_checkpoint
-from pretrain.clock import Clock
+from pretrain.checkpoint.format import retire_checkpoints, save_checkpoint
 from pretrain.config import PretrainConfig
-from pretrain.details import Before, layer_details, whole_model
-from pretrain.engine import Engine
+from pretrain.engines.base import Engine
 from pretrain.evaluate import evaluate
-from pretrain.hardware import peak_flops
-from pretrain.ledger import step_line
+from pretrain.monitor.clock import Clock
+from pretrain.monitor.diagnostics import Before, layer_details, whole_model
+from pretrain.monitor.hardware import peak_flops
+from pretrain.monitor.ledger import step_line
+from pretrain.monitor.tracking import Tracker
+from pretrain.monitor.watchdog import Stop, Watchdog
+from pretrain.optim.schedule import learning_rate
+from pretrain.optim.spikes import LossTrend
 from pretrain.phases import Phase, phase_after, phases_of
 from pretrain.processes import Processes
 from pretrain.run_folder import RunFolder
-from pretrain.schedule import learning_rate
-from pretrain.spikes import LossTrend
 from pretrain.step import train_step
-from pretrain.tracking import Tracker
-from pretrain.watchdog import Stop, Watchdog
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from configs import Config
+from configs import Config, InputError
 from configs.loader import set_key, validate
 
 if TYPE_CHECKING:
@@ -40,18 +40,18 @@ class Phase:
 
 
 def phases_of(config: "PretrainConfig") -> list[Phase]:
-    """The run's phases in order; one where none are given. ValueError naming the phase and the key."""
+    """The run's phases in order; one where none are given. InputError naming the phase and the key."""
     if not config.phases:
         return [Phase(0, config.training.num_steps, config)]
     total = sum(phase.num_steps for phase in config.phases)
     if total != config.training.num_steps:
-        raise ValueError(f"the phases have {total} steps in all, training.num_steps is {config.training.num_steps}")
+        raise InputError(f"the phases have {total} steps in all, training.num_steps is {config.training.num_steps}")
     phases, start = [], 0
     for number, phase in enumerate(config.phases):
         values = config.model_dump(mode="json", exclude={"phases"})
         for key, value in phase.overrides.items():
             if re.sub(r"\.\d+\.", ".N.", key) not in CHANGEABLE:
-                raise ValueError(f"phases.{number}.overrides: '{key}' cannot change; allowed: {', '.join(CHANGEABLE)}")
+                raise InputError(f"phases.{number}.overrides: '{key}' cannot change; allowed: {', '.join(CHANGEABLE)}")
             set_key(values, key, value)
         end = start + phase.num_steps
         phases.append(Phase(start, end, validate(type(config), values, f"phases.{number}")))

@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from configs import InputError
+
 GRACE_SECONDS = 5.0
 
 
@@ -64,13 +66,13 @@ class Processes:
 
 
 def find_processes() -> Processes:
-    """Read the launcher's environment; touches no process group. ValueError when it is incoherent."""
+    """Read the launcher's environment; touches no process group. InputError when it is incoherent."""
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     local_rank = int(os.environ.get("LOCAL_RANK", rank))
     if not torch.cuda.is_available():
         return Processes(rank, world_size, torch.device("cpu"))
     if local_rank >= torch.cuda.device_count():
-        raise ValueError(f"local rank {local_rank} has no GPU of its own: this machine has {torch.cuda.device_count()}")
+        raise InputError(f"local rank {local_rank} has no GPU of its own: this machine has {torch.cuda.device_count()}")
     return Processes(rank, world_size, torch.device("cuda", local_rank))
 
 

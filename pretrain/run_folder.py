@@ -14,8 +14,9 @@ from typing import IO, Any, Literal
 
 import yaml
 
+from configs import InputError
 from configs.loader import validate
-from pretrain.checkpoint import Found, fault, find_checkpoints
+from pretrain.checkpoint.format import Found, fault, find_checkpoints
 from pretrain.config import PretrainConfig, first_difference
 
 State = Literal["running", "done", "preempted", "bad_input", "failed"]
@@ -38,29 +39,29 @@ class RunFolder:
         return find_checkpoints(self.checkpoints)
 
     def check(self, config: PretrainConfig) -> None:
-        """ValueError when the folder belongs to another run or cannot be written; changes nothing."""
+        """InputError when the folder belongs to another run or cannot be written; changes nothing."""
         if self.config_file.exists():
             values = yaml.safe_load(self.config_file.read_text(encoding="utf-8"))
             difference = first_difference(validate(PretrainConfig, values, str(self.config_file)), config)
             if difference:
-                raise ValueError(f"{self.path} belongs to another run: {difference}; choose another run_dir")
+                raise InputError(f"{self.path} belongs to another run: {difference}; choose another run_dir")
         elif self.path.exists() and (not self.path.is_dir() or any(self.checkpoints.glob("step_*"))):
-            raise ValueError(f"run_dir {self.path} is not the folder of a run: config.yaml is missing")
+            raise InputError(f"run_dir {self.path} is not the folder of a run: config.yaml is missing")
         nearest = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
         if not os.access(nearest, os.W_OK):
-            raise ValueError(f"run_dir {self.path} cannot be written: no permission in {nearest}")
+            raise InputError(f"run_dir {self.path} cannot be written: no permission in {nearest}")
 
     def open(self, config: PretrainConfig, tokenizer: str) -> None:
-        """Take the lock, write the resolved configuration and the tokenizer; ValueError when another run is on."""
+        """Take the lock, write the resolved configuration and the tokenizer; InputError when another run is on."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / ".lock").open("a+")
         except OSError as error:
-            raise ValueError(f"run_dir {self.path} cannot be written: {error.strerror}") from None
+            raise InputError(f"run_dir {self.path} cannot be written: {error.strerror}") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise ValueError(f"run_dir {self.path} is in use by another running process") from None
+            raise InputError(f"run_dir {self.path} is in use by another running process") from None
         self.config_file.write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
         if not self.tokenizer.exists():
             temporary = self.path / ".tokenizer"
@@ -99,16 +100,16 @@ class RunFolder:
     def locate(cls, path: Path) -> "tuple[RunFolder, Path]":
         """(run, checkpoint) of a run folder, whose newest whole checkpoint is taken, or of one checkpoint.
 
-        ValueError when there is none, or when the checkpoint that is named is half-written.
+        InputError when there is none, or when the checkpoint that is named is half-written.
         """
         if (path / "checkpoints").is_dir():
             found = find_checkpoints(path / "checkpoints")
             if not found.whole:
-                raise ValueError(f"{path} holds no whole checkpoint" + "".join(f"; {why}" for why in found.broken))
+                raise InputError(f"{path} holds no whole checkpoint" + "".join(f"; {why}" for why in found.broken))
             return cls(path), found.whole[-1]
         if not path.is_dir():
-            raise ValueError(f"{path} is neither a run folder nor a checkpoint: no such folder")
+            raise InputError(f"{path} is neither a run folder nor a checkpoint: no such folder")
         reason = fault(path)
         if reason:
-            raise ValueError(f"{path} is no whole checkpoint: {reason}")
+            raise InputError(f"{path} is no whole checkpoint: {reason}")
         return cls(path.absolute().parent.parent), path

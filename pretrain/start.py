@@ -4,8 +4,9 @@ import math
 
 import torch
 
+from configs import InputError
 from configs.loader import validate
-from data.tokens import load_tokenizer
+from data.tokenizer.load import load_tokenizer
 from encoder import EncoderConfig, MaskedLanguageModel, load_model
 from pretrain.config import PretrainConfig
 from pretrain.phases import phases_of
@@ -17,13 +18,13 @@ def resolve(config: PretrainConfig) -> PretrainConfig:
     """Fill in the encoder's vocabulary, special ids and length from the tokenizer and the data.
 
     With `start_from`, every key of the shape that the configuration leaves out is that folder's.
-    ValueError when the tokenizer is larger than an embedding of a given size, naming both.
+    InputError when the tokenizer is larger than an embedding of a given size, naming both.
     """
     special = load_tokenizer(config.tokenizer).special
     encoder = _adopted_shape(config) if config.start_from else config.encoder
     rows = encoder.vocab_size
     if rows is not None and rows < special.vocab_size:
-        raise ValueError(
+        raise InputError(
             f"the tokenizer {config.tokenizer} has {special.vocab_size} tokens, more than encoder.vocab_size {rows}"
         )
     filled = {
@@ -49,7 +50,7 @@ def _adopted_shape(config: PretrainConfig) -> EncoderConfig:
 def build_model(config: PretrainConfig, folder: object | None = None) -> MaskedLanguageModel:
     """The model of `config`, with the weights in `folder`; without one, those of `start_from`, or seeded new ones.
 
-    ValueError when the weights' shape is not the configuration's.
+    InputError when the weights' shape is not the configuration's.
     """
     torch.manual_seed(config.seed)
     model = MaskedLanguageModel(config.encoder)
@@ -58,7 +59,7 @@ def build_model(config: PretrainConfig, folder: object | None = None) -> MaskedL
         loaded = load_model(str(source))
         difference = _shape_difference(loaded.config, config.encoder)
         if difference:
-            raise ValueError(f"start_from {source} has another shape: {difference}")
+            raise InputError(f"start_from {source} has another shape: {difference}")
         model.load_state_dict(loaded.state_dict())
     return model
 

@@ -15,13 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from configs import IGNORED_LABEL
 from data import Batch, format_hash
 from encoder import Documents
-from pretrain.clock import Clock
-from pretrain.engine import Engine
+from pretrain.engines.base import Engine
+from pretrain.monitor.clock import Clock
 from pretrain.processes import Processes
-
-IGNORED = -100
 
 
 def train_step(
@@ -35,7 +34,7 @@ def train_step(
     and `stop`: whether any rank was asked to. When no row is left on any rank (`step_tokens` 0) nothing is computed.
     `discard` sees the step's loss, and says whether its update is to be dropped.
     """
-    masked = int((batch.labels != IGNORED).sum())
+    masked = int((batch.labels != IGNORED_LABEL).sum())
     low, high = batch.hash & 0xFFFFFFFF, batch.hash >> 32
     masked_total, tokens, low, high, stops = processes.sum([masked, batch.tokens, low, high, int(stop)])
     agreed = {
@@ -92,7 +91,7 @@ def model_inputs(
     """Rows (R, T) as the model takes them: flat ids (R·T,), documents, masked positions (M,), targets (M,)."""
     documents = Documents.from_piece_lengths(piece_lengths, input_ids.shape[1])
     flat_labels = labels.reshape(-1)
-    positions = (flat_labels != IGNORED).nonzero().squeeze(1)
+    positions = (flat_labels != IGNORED_LABEL).nonzero().squeeze(1)
     tensors = (input_ids.reshape(-1), positions, flat_labels[positions])
     ids, positions, targets = (tensor.to(device, non_blocking=True) for tensor in tensors)
     return ids, documents.to(device), positions, targets, label_smoothing

@@ -35,7 +35,7 @@ def test_every_command_has_help_and_says_what_is_missing(command: str, capsys: p
 
 
 def test_golden_losses_are_those_committed() -> None:
-    done = subprocess.run([sys.executable, "-m", "benchmarks.golden"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "tests.golden"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "largest difference" in done.stdout
 

@@ -14,7 +14,7 @@ STAGES = {"corpus", "tokenizer", "pretrain", "evaluate", "export", "classificati
 
 
 def quickstart(folder: Path, *arguments: str) -> tuple[str, dict[str, Any]]:
-    command = [sys.executable, "-m", "benchmarks.quickstart", *arguments]
+    command = [sys.executable, "-m", "examples.quickstart", *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, json.loads((folder / "runs/quickstart/summary.json").read_text())

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from configs import load_config
-from data.tokenizer import TokenizerConfig
+from data.tokenizer.train import TokenizerConfig
 from finetune.config import FinetuneConfig
 from pretrain.config import PretrainConfig
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from data import BatchLoader, DataConfig
-from data.tokenizer import TokenizerConfig, train
+from data.tokenizer.train import TokenizerConfig, train
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -30,10 +30,10 @@ from data import (
     BadInputConfig,
     BatchLoader,
     DataConfig,
-    inspect,
     merge_states,
-    remote,
 )
+from data.commands import inspect
+from data.sources import remote
 
 Make = Callable[..., DataConfig]
 Run = Callable[..., list[list[Any]]]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from data import BatchLoader, DataConfig, DataRun, merge_states
-from data.cache import write_cache
+from data.stream.cache import write_cache
 
 Make = Callable[..., DataConfig]
 LINES = ["plain words here", "", "{broken", "x " * 60, "日本 今天天气", "last"] * 20

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from data import batches, inspect, verify
+from data.commands import batches, inspect, verify
 from data.config import BadInputConfig, SourceConfig
-from data.documents import progress_bar, watched
-from data.readers import read
-from data.units import plan
+from data.sources.lines import read
+from data.sources.unit import plan
+from data.tokenizer.documents import progress_bar, watched
 
 
 @pytest.fixture
@@ -151,9 +151,9 @@ def test_inspect_shows_counts_and_rows(run_file: Path, capsys: pytest.CaptureFix
 
 def test_inspect_estimates_within_a_tenth(real_data: Path, tmp_path: Path, run_file: Path, tokenizer: str) -> None:
     from data import DataRun
-    from data.cache import write_cache
-    from data.tokens import load_tokenizer
-    from data.units import plan
+    from data.sources.unit import plan
+    from data.stream.cache import write_cache
+    from data.tokenizer.load import load_tokenizer
 
     source = {"path": str(real_data / "pretrain" / "zh_news_books.jsonl.gz"), "format": "jsonl"}
     values = {"tokenizer": tokenizer, "data": {"sources": [source], "num_lanes": 1, "cache": str(tmp_path / "c")}}

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from configs import IGNORED_LABEL
 from data import MaskConfig
-from data.masks import IGNORE, Masker, span_lengths, span_start_probability
-from data.tokens import WORD_BEGINS, SpecialIds
+from data.stream.masks import Masker, span_lengths, span_start_probability
+from data.tokenizer.load import WORD_BEGINS, SpecialIds
 
 SPECIAL = SpecialIds(cls=2, sep=3, pad=0, mask=4, every=(0, 1, 2, 3, 4, 2000), vocab_size=2048)
 LENGTH = 128
@@ -38,7 +39,7 @@ def masked(config: MaskConfig, count: int, seed: int = 0) -> tuple[np.ndarray, n
 @pytest.mark.parametrize("unit", ["token", "word", "span"])
 def test_r01_only_ordinary_tokens_are_chosen_at_the_asked_rate(unit: Any) -> None:
     original, ids, labels = masked(MaskConfig(unit=unit), 2000)
-    chosen = labels != IGNORE
+    chosen = labels != IGNORED_LABEL
     eligible = ~np.isin(original, SPECIAL.every)
     assert not (chosen & ~eligible).any()
     assert (labels[chosen] == original[chosen]).all()
@@ -54,7 +55,7 @@ def test_r01_share_in_every_place_of_a_row() -> None:
         original, _, labels = masked(MaskConfig.model_validate({"unit": unit}), 4000)
         for column in (1, 2, 30, 61, 118):
             eligible = ~np.isin(original[:, column], SPECIAL.every)
-            share = (labels[eligible, column] != IGNORE).mean()
+            share = (labels[eligible, column] != IGNORED_LABEL).mean()
             assert abs(share - 0.15) < 4 * (0.15 * 0.85 / eligible.sum()) ** 0.5
 
 
@@ -69,7 +70,7 @@ def test_r01_share_in_every_place_of_a_row() -> None:
 )
 def test_r03_shares_of_mask_random_and_unchanged(replace: Any, lows: Any, highs: Any) -> None:
     original, ids, labels = masked(MaskConfig(replace=replace), 1000)
-    chosen = labels != IGNORE
+    chosen = labels != IGNORED_LABEL
     assert chosen.sum() > 15_000
     to_mask = (ids[chosen] == SPECIAL.mask).mean()
     same = (ids[chosen] == original[chosen]).mean()
@@ -80,7 +81,7 @@ def test_r03_shares_of_mask_random_and_unchanged(replace: Any, lows: Any, highs:
 
 def test_replacements_are_spread_over_the_ordinary_vocabulary() -> None:
     _, ids, labels = masked(MaskConfig(rate=1.0, replace=(0.0, 1.0, 0.0)), 500)
-    random = ids[labels != IGNORE]
+    random = ids[labels != IGNORED_LABEL]
     assert not np.isin(random, SPECIAL.every).any()
     counts = np.bincount(random, minlength=2048)[5:2000]
     assert (counts > 0).all()
@@ -91,7 +92,7 @@ def test_replacements_are_spread_over_the_ordinary_vocabulary() -> None:
 def test_whole_words_are_chosen_or_not_at_once() -> None:
     original = rows(500)
     _, labels = Masker(MaskConfig(unit="word"), SPECIAL, 0)(original, range(500))
-    chosen = labels != IGNORE
+    chosen = labels != IGNORED_LABEL
     inside = (original < WORD_BEGINS) & ~np.isin(original, SPECIAL.every)
     inside[:, 1:] &= ~np.isin(original[:, :-1] & np.uint32(WORD_BEGINS - 1), SPECIAL.every)
     row, column = np.nonzero(inside)
@@ -122,10 +123,10 @@ def test_masks_depend_on_seed_and_row_number_only() -> None:
 
 def test_rates_of_zero_and_one() -> None:
     original, ids, labels = masked(MaskConfig(rate=0.0), 20)
-    assert (labels == IGNORE).all()
+    assert (labels == IGNORED_LABEL).all()
     assert (ids == original).all()
     original, _, labels = masked(MaskConfig(rate=1.0), 20)
-    assert ((labels != IGNORE) == ~np.isin(original, SPECIAL.every)).all()
+    assert ((labels != IGNORED_LABEL) == ~np.isin(original, SPECIAL.every)).all()
 
 
 def test_shares_that_do_not_sum_to_one_are_refused() -> None:
@@ -154,7 +155,7 @@ def test_any_rows_keep_what_is_not_chosen(
     numbers = generator.integers(0, 1 << 40, shape[0]).tolist()
     config = MaskConfig(rate=rate, replace=(to_mask, 1 - to_mask, 0.0), unit=unit)
     ids, labels = Masker(config, SPECIAL, seed)(rows, numbers)
-    chosen = labels != IGNORE
+    chosen = labels != IGNORED_LABEL
     assert (rows == before).all()
     assert ids.shape == labels.shape == shape
     assert not (chosen & np.isin(original, SPECIAL.every)).any()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data import BatchLoader, DataConfig
-from data.packing import FILL, MOST_CARRIED, WHOLE, Piece, cut, pack
+from data.stream.packing import FILL, MOST_CARRIED, WHOLE, Piece, cut, pack
 
 
 def pieces_of(lengths: list[int], name: str = "d") -> list[Piece]:

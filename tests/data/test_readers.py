@@ -14,11 +14,12 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data import BadInputConfig, DataConfig, SourceConfig, readers
-from data.files import File, open_file
-from data.readers import Record, read
-from data.streams import SourceStream
-from data.units import Plan, plan
+from data import BadInputConfig, DataConfig, SourceConfig
+from data.sources import lines as readers
+from data.sources.files import File, open_file
+from data.sources.lines import Record, read
+from data.sources.unit import Plan, plan
+from data.stream.source_stream import SourceStream
 
 ANY = BadInputConfig(empty_glob="skip")
 

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data import BadInputConfig, DataConfig, SourceConfig, merge_states, remote
-from data.readers import read
-from data.units import plan
+from data import BadInputConfig, DataConfig, SourceConfig, merge_states
+from data.sources import remote
+from data.sources.lines import read
+from data.sources.unit import plan
 from tests.data.server import Server, serving
 
 Make = Callable[..., DataConfig]

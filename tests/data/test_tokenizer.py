@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-import data.tokenizer
-from data.tokenizer import TokenizerConfig, train
+import data.tokenizer.train
+from data.tokenizer.train import TokenizerConfig, train
 
 
 def trained(folder: Path, source: Path, **changes: Any) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.tokenizer import TokenizerConfig, train
-from data.tokens import WORD_BEGINS, encode, load_tokenizer
+from data.tokenizer.load import WORD_BEGINS, encode, load_tokenizer
+from data.tokenizer.train import TokenizerConfig, train
 
 TEXT = "Deba kula-meni, 我来到北京清华大学 naïve wo"
 

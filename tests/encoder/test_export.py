@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from encoder import save_model
-from encoder.export import export_folder
+from encoder.huggingface.export import export_folder
 
 HOMES = {"pre": "RobertaPreLayerNorm", "post": "Bert", "rope": "ModernBert"}
 

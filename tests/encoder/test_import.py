@@ -16,9 +16,9 @@ from transformers import (
 )
 
 from encoder import load_model, save_model
-from encoder.export import export_folder
-from encoder.home_config import from_home_config, to_home_values
-from encoder.homes import to_home
+from encoder.huggingface.config import from_home_config, to_home_values
+from encoder.huggingface.export import export_folder
+from encoder.huggingface.names import to_home
 
 SIZE = {"vocab_size": 181, "hidden_size": 72, "num_hidden_layers": 4, "num_attention_heads": 2, "pad_token_id": 179}
 BERT = {"intermediate_size": 100, "max_position_embeddings": 240, "hidden_act": "gelu", "layer_norm_eps": 1e-12}

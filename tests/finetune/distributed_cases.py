@@ -12,14 +12,14 @@ import torch
 
 from configs.loader import validate
 from finetune.config import FinetuneConfig
-from finetune.contrast import contrastive_loss, cosent_loss
 from finetune.engine import make_accelerator
 from finetune.evaluate import evaluate
-from finetune.inputs import load_inputs
 from finetune.predict import predict
+from finetune.reading.inputs import load_inputs
 from finetune.run import read_training_rows, run
 from finetune.serving import parse_options
-from finetune.tasks import make_task
+from finetune.tasks.contrast import contrastive_loss, cosent_loss
+from finetune.tasks.table import make_task
 from finetune.training import make_optimizer, train_step
 
 

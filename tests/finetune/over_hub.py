@@ -14,7 +14,7 @@ from datasets import ClassLabel, Dataset, Features, Value
 
 from configs.loader import validate
 from finetune.config import FinetuneConfig
-from finetune.rows import read_rows
+from finetune.reading.rows import read_rows
 from finetune.run import run
 
 COMMIT = "e" * 40

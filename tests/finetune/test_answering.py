@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from torch import nn
 
 from configs.loader import validate
-from finetune.answering import Answering
 from finetune.config import FinetuneConfig
-from finetune.inputs import load_inputs
 from finetune.predict import predict
-from finetune.protocol import Example
-from finetune.rows import Row, read_rows
+from finetune.reading.inputs import load_inputs
+from finetune.reading.rows import Row, read_rows
 from finetune.run import run
 from finetune.serving import parse_options
-from finetune.spans import token_span
+from finetune.tasks.answering import Answering
+from finetune.tasks.protocol import Example
+from finetune.tasks.spans import token_span
 
 CONTEXT = " ".join(["rain", "snow", "wind", "fog"][i % 4] for i in range(157))
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finetune.batches import PASS_SHARE, SORTED_TOGETHER, epoch_batches, token_budget_batches
+from finetune.reading.batching import PASS_SHARE, SORTED_TOGETHER, epoch_batches, token_budget_batches
 
 
 @given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 200))

@@ -12,14 +12,14 @@ import torch
 from transformers import AutoConfig, pipeline
 
 from configs.loader import validate
-from finetune.classification import label_names
 from finetune.config import FinetuneConfig
 from finetune.evaluate import evaluate
-from finetune.inputs import load_inputs
 from finetune.predict import predict
+from finetune.reading.inputs import load_inputs
 from finetune.run import read_training_rows, run
 from finetune.serving import parse_options
-from finetune.tasks import make_task
+from finetune.tasks.classification import label_names
+from finetune.tasks.table import make_task
 
 
 def configure(folder: Path, model: str, **values: Any) -> FinetuneConfig:

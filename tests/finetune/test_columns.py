@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune.columns import check_roles, kind_of, number_of, read_kind
-from finetune.rows import Row
+from finetune.reading.columns import check_roles, kind_of, number_of, read_kind
+from finetune.reading.rows import Row
 
 KINDS = [("text_a", "text_b", "score"), ("text_a", "text_b"), ("text",)]
 

@@ -122,7 +122,7 @@ def test_an_interrupted_embed_leaves_nothing_under_its_name(
             raise KeyboardInterrupt
         return original(*_)
 
-    from finetune.matching import Matching
+    from finetune.tasks.matching import Matching
 
     original = Matching.predict
     monkeypatch.setattr(Matching, "predict", interrupt)

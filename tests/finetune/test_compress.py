@@ -14,9 +14,9 @@ from finetune import compress as module
 from finetune.compress import compress, main
 from finetune.config import FinetuneConfig
 from finetune.embed import embed
-from finetune.inputs import load_inputs
-from finetune.onnx_graph import OUTPUTS, SHAPES, OnnxModel, export_graph, largest_difference, sample_inputs
+from finetune.folder.onnx_graph import OUTPUTS, SHAPES, OnnxModel, export_graph, largest_difference, sample_inputs
 from finetune.predict import predict
+from finetune.reading.inputs import load_inputs
 from finetune.run import run
 from finetune.serving import facts_of, load_served_task, parse_options
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from finetune.inputs import load_inputs, quiet_transformers
+from finetune.reading.inputs import load_inputs, quiet_transformers
 
 quiet_transformers()
 ARCHITECTURES = ["bert", "roberta_prelayernorm", "modernbert"]

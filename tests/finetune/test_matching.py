@@ -14,11 +14,11 @@ from configs.loader import validate
 from finetune.config import FinetuneConfig
 from finetune.embed import embed
 from finetune.evaluate import evaluate
-from finetune.inputs import load_inputs
-from finetune.metrics import space_scores
+from finetune.reading.inputs import load_inputs
 from finetune.run import read_training_rows, run, say_what_is_wrong
 from finetune.serving import parse_options
-from finetune.tasks import make_task
+from finetune.tasks.metrics import space_scores
+from finetune.tasks.table import make_task
 
 POOLINGS = ["cls", "mean", "max", "first_last"]
 

@@ -10,7 +10,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from finetune.embed import embed
-from finetune.pooling import POOLINGS, pool, stored_pooling, write_sentence_files
+from finetune.folder.pooling import POOLINGS, pool, stored_pooling, write_sentence_files
 from finetune.serving import parse_options
 
 LONG = "rain and snow " * 10

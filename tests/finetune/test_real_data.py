@@ -13,13 +13,13 @@ from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
 
 from configs.loader import validate
-from finetune.answering import Answering
 from finetune.config import FinetuneConfig
 from finetune.evaluate import evaluate
-from finetune.inputs import load_inputs
-from finetune.rows import Row, read_rows
+from finetune.reading.inputs import load_inputs
+from finetune.reading.rows import Row, read_rows
 from finetune.run import run
-from finetune.spans import exact_match, overlap_f1
+from finetune.tasks.answering import Answering
+from finetune.tasks.spans import exact_match, overlap_f1
 
 
 def first_rows(path: Path, count: int, to: Path) -> str:
@@ -109,7 +109,7 @@ def test_tagging_reads_both_schemes(real_data: Path, encoder: str, tmp_path: Pat
     for name in ("en_conll2003", "zh_resume_ner"):
         test = first_rows(real_data / f"token/{name}.test.jsonl.gz", 100, tmp_path / f"{name}.jsonl")
         rows = [Row(row.place, row.values) for row in read_rows(test)]
-        from finetune.tagging import Tagging
+        from finetune.tasks.tagging import Tagging
 
         settings = config(task="tagging", model=encoder, run_dir="x", train=test)
         task = Tagging.from_training_rows(settings, load_inputs(encoder), rows)

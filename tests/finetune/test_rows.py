@@ -13,7 +13,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from finetune.rows import read_rows
+from finetune.reading.rows import read_rows
 
 ROWS = [{"text": 'rain, "snow"', "label": "a"}, {"text": "今天\n天气", "label": "b"}, {"text": "", "label": "c"}]
 

@@ -11,12 +11,12 @@ from transformers import pipeline
 
 from configs.loader import validate
 from finetune.config import FinetuneConfig
-from finetune.inputs import load_inputs
 from finetune.predict import predict
-from finetune.rows import Row
+from finetune.reading.inputs import load_inputs
+from finetune.reading.rows import Row
 from finetune.run import run
 from finetune.serving import parse_options
-from finetune.tagging import Tagging
+from finetune.tasks.tagging import Tagging
 
 FRUIT, TOOLS = "apple banana cherry grape".split(), "hammer wrench pliers drill".split()  # noqa: SIM905
 

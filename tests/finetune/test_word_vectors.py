@@ -15,10 +15,10 @@ from transformers import AutoModel, AutoTokenizer
 
 from configs.loader import validate
 from finetune.config import FinetuneConfig
-from finetune.inputs import load_inputs
+from finetune.reading.inputs import load_inputs
 from finetune.run import read_training_rows, run
-from finetune.tasks import make_task
-from finetune.word_vectors import word_vector_model
+from finetune.tasks.table import make_task
+from finetune.tasks.word_vectors import word_vector_model
 
 
 def means(folder: str, texts: list[str]) -> np.ndarray:

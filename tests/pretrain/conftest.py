@@ -32,7 +32,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tokenizer(corpus: Path) -> Path:
     """A WordPiece tokenizer of that corpus."""
-    from data.tokenizer import TokenizerConfig, train
+    from data.tokenizer.train import TokenizerConfig, train
 
     folder = corpus.parent / "tokenizer"
     train(TokenizerConfig(output=str(folder), vocab_size=256, sources=[{"path": str(corpus), "format": "jsonl"}]))

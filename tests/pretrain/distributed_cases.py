@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from encoder import EncoderConfig, MaskedLanguageModel, load_model
-from pretrain.checkpoint import restore_optimizer, save_checkpoint
-from pretrain.clock import Clock
-from pretrain.details import Before, layer_details, whole_model
-from pretrain.engine import Engine, EngineConfig, build_engine
-from pretrain.optimizer import OptimizerConfig
+from pretrain.checkpoint.format import restore_optimizer, save_checkpoint
+from pretrain.engines.base import Engine, EngineConfig, build_engine
+from pretrain.monitor.clock import Clock
+from pretrain.monitor.diagnostics import Before, layer_details, whole_model
+from pretrain.optim.adamw import OptimizerConfig
 from pretrain.processes import find_processes, limit_groups, start_process_group, stop_process_group
 from pretrain.step import train_step
 

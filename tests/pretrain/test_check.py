@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from encoder import EncoderConfig, attention, layers, model
-from pretrain import check
+from encoder import selftest as check
 
 SIZE = {"num_layers": 3, "hidden_size": 96, "num_heads": 3, "vocab_size": 1000, "max_length": 64}
 SHAPES = [
@@ -67,7 +67,7 @@ def test_an_encoder_that_cannot_learn_does_not_overfit(monkeypatch):
 
 
 def test_a_wrong_export_fails(monkeypatch):
-    from encoder import export
+    from encoder.huggingface import export
 
     right = export.to_home
 

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from encoder import EncoderConfig, MaskedLanguageModel
-from pretrain.checkpoint import (
+from pretrain.checkpoint.format import (
     MARKER,
     CheckpointConfig,
     checkpoint_name,
@@ -17,10 +17,10 @@ from pretrain.checkpoint import (
     retire_checkpoints,
     save_checkpoint,
 )
-from pretrain.engine import EngineConfig, TorchEngine
-from pretrain.optimizer import OptimizerConfig
+from pretrain.checkpoint.tensor_file import TensorFile
+from pretrain.engines.base import EngineConfig, TorchEngine
+from pretrain.optim.adamw import OptimizerConfig
 from pretrain.processes import Processes
-from pretrain.tensor_file import TensorFile
 
 ALONE = Processes(0, 1, torch.device("cpu"))
 TEXTS = {"training.json": "{}", "data.json": "{}"}
@@ -102,7 +102,7 @@ def test_a_failing_save_leaves_what_was_there(tmp_path: Path, monkeypatch: pytes
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    target = TensorFile if failing == "add" else __import__("pretrain.checkpoint", fromlist=["x"])
+    target = TensorFile if failing == "add" else __import__("pretrain.checkpoint.format", fromlist=["x"])
     monkeypatch.setattr(target, failing, fail)
     reason = save_checkpoint(tmp_path, 4, engine, TEXTS, ALONE)
     assert reason is not None

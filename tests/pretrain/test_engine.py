@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pretrain.optimizer import OptimizerConfig, build_optimizer
+from pretrain.optim.adamw import OptimizerConfig, build_optimizer
 from pretrain.processes import GRACE_SECONDS
 
 Result = dict[str, Any]

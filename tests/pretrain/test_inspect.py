@@ -6,7 +6,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from encoder import Documents, EncoderConfig, MaskedLanguageModel
-from encoder.export import write_weights
+from encoder.huggingface.export import write_weights
 from pretrain import inspect
 
 SPECIALS = {

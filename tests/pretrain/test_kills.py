@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pretrain_runs import read_metrics_safely, run, start
 
-from pretrain.checkpoint import checkpoint_step, find_checkpoints
+from pretrain.checkpoint.format import checkpoint_step, find_checkpoints
 
 Write = Callable[..., Path]
 pytestmark = pytest.mark.slow

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from pretrain.optimizer import OptimizerConfig, build_optimizer
-from pretrain.spikes import LossTrend
+from pretrain.optim.adamw import OptimizerConfig, build_optimizer
+from pretrain.optim.spikes import LossTrend
 
 
 def model() -> nn.Module:

@@ -218,7 +218,7 @@ def test_details_hold_gradients_by_group_and_attention_by_layer(write_config: Wr
 def test_spikes_are_logged_and_skipped_when_asked(
     write_config: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pretrain.engine import TorchEngine
+    from pretrain.engines.base import TorchEngine
 
     forward, calls = TorchEngine.forward, []
 
@@ -241,7 +241,7 @@ def test_spikes_are_logged_and_skipped_when_asked(
 def test_too_many_steps_without_a_finite_gradient_stop_the_run(
     write_config: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pretrain.engine import TorchEngine
+    from pretrain.engines.base import TorchEngine
 
     forward = TorchEngine.forward
 

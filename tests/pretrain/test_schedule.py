@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from pretrain.schedule import ScheduleConfig, learning_rate
+from pretrain.optim.schedule import ScheduleConfig, learning_rate
 
 
 def rates(name: str, steps: list[int], peak: float = 1e-3, total: int = 100, **keys: float) -> list[float]:

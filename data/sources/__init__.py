@@ -1,0 +1,1 @@
+"""Bytes to records: what each format is read by."""

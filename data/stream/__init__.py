@@ -1,0 +1,1 @@
+"""Records to masked batches, with an exact state."""

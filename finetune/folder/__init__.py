@@ -1,0 +1,1 @@
+"""A model folder: loaded, written, served."""

@@ -1,0 +1,1 @@
+"""A user's file to model inputs."""

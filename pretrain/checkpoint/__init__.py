@@ -1,0 +1,1 @@
+"""One checkpoint format for every engine."""

@@ -1,0 +1,1 @@
+"""Optimizers, the schedule, loss spikes."""
