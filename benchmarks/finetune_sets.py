@@ -31,8 +31,8 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from configs.loader import validate
+from finetune.accelerator import make_accelerator
 from finetune.config import FinetuneConfig
-from finetune.engine import make_accelerator
 from finetune.evaluate import evaluate
 from finetune.reading.inputs import load_model_config, quiet_transformers
 from finetune.run import run, score_files

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from torch import nn
 
 from configs import InputError, run_command
-from finetune.engine import make_accelerator
+from finetune.accelerator import make_accelerator
 from finetune.folder.onnx_graph import GRAPH, OUTPUTS, OnnxModel, export_graph, largest_difference
 from finetune.folder.write import FACTS, check_replaceable
 from finetune.inference import predictions

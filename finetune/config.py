@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from configs import Config, InputError
-from finetune.engine import Precision
+from finetune.accelerator import Precision
 from finetune.reading.columns import Columns
 from finetune.training import TrainingConfig
 

@@ -11,8 +11,8 @@ import sys
 from typing import Any
 
 from configs import InputError, load_config, run_command
+from finetune.accelerator import make_accelerator
 from finetune.config import FinetuneConfig
-from finetune.engine import make_accelerator
 from finetune.reading.columns import check_roles
 from finetune.run import score_files
 from finetune.serving import facts_of, load_served_model, load_task

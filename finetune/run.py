@@ -17,9 +17,9 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from configs import InputError
+from finetune.accelerator import make_accelerator
 from finetune.config import FinetuneConfig
 from finetune.curves import draw_curves
-from finetune.engine import make_accelerator
 from finetune.folder.write import check_replaceable
 from finetune.inference import predictions
 from finetune.reading.columns import check_roles, kind_of, read_kind

@@ -16,8 +16,8 @@ from accelerate.utils import tqdm
 from pydantic import Field
 
 from configs import Config, InputError, load_config
+from finetune.accelerator import Precision, make_accelerator
 from finetune.config import FinetuneConfig, Pooling
-from finetune.engine import Precision, make_accelerator
 from finetune.folder.onnx_graph import GRAPH, OUTPUTS, OnnxModel
 from finetune.folder.pooling import stored_pooling
 from finetune.folder.write import has_facts, read_facts

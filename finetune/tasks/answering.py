@@ -20,8 +20,8 @@ from finetune.folder.load import load_model
 from finetune.folder.write import write_folder
 from finetune.reading.inputs import Inputs
 from finetune.reading.rows import Row
+from finetune.tasks.answering_spans import best_span, exact_match, locate, normalize_answer, overlap_f1, token_span
 from finetune.tasks.protocol import Example
-from finetune.tasks.spans import best_span, exact_match, locate, normalize_answer, overlap_f1, token_span
 
 METRICS = ("f1", "exact_match")
 WINDOWS_AT_ONCE = 32  # windows of one forward pass when predicting

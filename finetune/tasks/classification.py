@@ -21,7 +21,7 @@ from finetune.folder.load import load_model
 from finetune.folder.write import write_folder
 from finetune.reading.inputs import Inputs
 from finetune.reading.rows import Row
-from finetune.tasks.metrics import classification_scores
+from finetune.tasks.matching_metrics import classification_scores
 from finetune.tasks.protocol import Example
 
 METRICS = ("accuracy", "macro_f1", "matthews")

@@ -25,8 +25,8 @@ from finetune.reading.batching import token_budget, token_budget_batches
 from finetune.reading.columns import has_roles, number_of
 from finetune.reading.inputs import Encoding, Inputs
 from finetune.reading.rows import Row
-from finetune.tasks.contrast import contrastive_loss, cosent_loss, cosine_loss
-from finetune.tasks.metrics import retrieval_scores, similarity_scores, space_scores
+from finetune.tasks.matching_loss import contrastive_loss, cosent_loss, cosine_loss
+from finetune.tasks.matching_metrics import retrieval_scores, similarity_scores, space_scores
 from finetune.tasks.protocol import Example
 
 METRICS = ("spearman", "mrr", "recall@1", "recall@5", "recall@10")

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 
 from configs.loader import validate
+from finetune.accelerator import make_accelerator
 from finetune.config import FinetuneConfig
-from finetune.engine import make_accelerator
 from finetune.evaluate import evaluate
 from finetune.predict import predict
 from finetune.reading.inputs import load_inputs
 from finetune.run import read_training_rows, run
 from finetune.serving import parse_options
-from finetune.tasks.contrast import contrastive_loss, cosent_loss
+from finetune.tasks.matching_loss import contrastive_loss, cosent_loss
 from finetune.tasks.table import make_task
 from finetune.training import make_optimizer, train_step
 

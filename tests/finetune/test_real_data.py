@@ -19,7 +19,7 @@ from finetune.reading.inputs import load_inputs
 from finetune.reading.rows import Row, read_rows
 from finetune.run import run
 from finetune.tasks.answering import Answering
-from finetune.tasks.spans import exact_match, overlap_f1
+from finetune.tasks.answering_spans import exact_match, overlap_f1
 
 
 def first_rows(path: Path, count: int, to: Path) -> str:

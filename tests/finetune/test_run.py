@@ -14,8 +14,8 @@ from sentence_transformers import SentenceTransformer
 from transformers import pipeline
 
 from configs.loader import validate
+from finetune.accelerator import make_accelerator
 from finetune.config import FinetuneConfig
-from finetune.engine import make_accelerator
 from finetune.run import run
 
 

@@ -23,8 +23,8 @@ from finetune.reading.rows import Row, read_rows
 from finetune.run import run
 from finetune.serving import parse_options
 from finetune.tasks.answering import Answering
+from finetune.tasks.answering_spans import token_span
 from finetune.tasks.protocol import Example
-from finetune.tasks.spans import token_span
 
 CONTEXT = " ".join(["rain", "snow", "wind", "fog"][i % 4] for i in range(157))
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from finetune.tasks.contrast import contrastive_loss
+from finetune.tasks.matching_loss import contrastive_loss
 
 
 def by_hand(vectors: Sequence[torch.Tensor], texts: Sequence[str], temperature: float) -> float:

@@ -17,7 +17,7 @@ from finetune.evaluate import evaluate
 from finetune.reading.inputs import load_inputs
 from finetune.run import read_training_rows, run, say_what_is_wrong
 from finetune.serving import parse_options
-from finetune.tasks.metrics import space_scores
+from finetune.tasks.matching_metrics import space_scores
 from finetune.tasks.table import make_task
 
 POOLINGS = ["cls", "mean", "max", "first_last"]
