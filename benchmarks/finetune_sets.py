@@ -34,8 +34,10 @@ from configs.loader import validate
 from finetune.accelerator import make_accelerator
 from finetune.config import FinetuneConfig
 from finetune.evaluate import evaluate
-from finetune.reading.inputs import load_model_config, quiet_transformers
-from finetune.run import run, score_files
+from finetune.folder.description import ModelDescription
+from finetune.folder.load import load_model_config, quiet_transformers
+from finetune.inference import Predictor
+from finetune.run import run
 from finetune.serving import load_task
 from finetune.tasks.word_vectors import word_vector_model
 
@@ -141,9 +143,9 @@ def zero_shot(model: str, folder: Path, files: dict[str, str]) -> dict[str, Any]
     config = configure("matching", model, folder, given, columns=columns, pooling="mean")
     folders = [model, *(random_encoder(model, seed, folder) for seed in SEEDS)]
     scores = [evaluate(path, config)[0]["score"] for path in folders]
-    task = load_task(model, {"pooling": "mean"}, config)
-    words = word_vector_model("matching", model, task.inputs, [], 0)
-    found = score_files(config, task, words, config.test, make_accelerator())["spearman"]
+    task = load_task(model, ModelDescription(task="matching", pooling="mean"), MAX_LENGTH)
+    words = word_vector_model(task, model, [])
+    found = Predictor(task, make_accelerator(), None).score_files(words, config.test, config.columns)["spearman"]
     return {"metric": "spearman", "train_rows": 0, "pretrained": told(scores[:1]), "from_scratch": told(scores[1:]),
             "word_vectors": round(found, 3)}  # fmt: skip
 

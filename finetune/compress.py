@@ -1,14 +1,12 @@
 """`python -m finetune.compress MODEL OUT --onnx|--int8 [--data FILE] [key=value …]`: a folder for ONNX Runtime.
 
 `--onnx` must equal the model within 1e-4 at several shapes; `--int8` (dynamic, weights in 8 bits) must not lose more
-score on the rows of `--data` than the bar. Prints what was lost in score, size and time; a folder that misses is not
-called done: it is not written, and the exit code is 1. `evaluate`, `predict` and `embed` take the folder like any
-other.
+score on the rows of `--data` than 0.02. Prints what was lost in score, size and time; a graph that misses is not called
+done: OUT is not written, and the exit code is 1. `evaluate`, `predict` and `embed` take the folder like any other.
 """
 
 import argparse
 import json
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -18,65 +16,67 @@ from torch import nn
 
 from configs import InputError, run_command
 from finetune.accelerator import make_accelerator
-from finetune.folder.onnx_graph import GRAPH, OUTPUTS, OnnxModel, export_graph, largest_difference
-from finetune.folder.write import FACTS, check_replaceable
-from finetune.inference import predictions
-from finetune.reading.columns import kind_of, read_kind
+from finetune.config import ServingConfig
+from finetune.folder.description import ModelDescription, describe_model
+from finetune.folder.onnx_graph import GRAPH_FILE, OnnxModel, export_graph, largest_difference
+from finetune.folder.write import check_replaceable, new_model_folder
+from finetune.inference import Predictor
+from finetune.reading.columns import read_best_roles
 from finetune.results import write_json
-from finetune.serving import ServingConfig, facts_of, load_served_task, parse_options
+from finetune.serving import load_task, parse_options, with_pooling
 from finetune.tasks.protocol import Task
-from finetune.tasks.table import TASKS
 
 LARGEST_DIFFERENCE = 1e-4
 LARGEST_LOSS = 0.02  # of the task's score: 2 points of accuracy or F1, 0.02 of Spearman
 USAGE = "python -m finetune.compress MODEL OUT --onnx|--int8 [--data FILE] [key=value …]"
 
 
+class _TooMuchLostError(Exception):
+    """Leaves the block that writes OUT, so that OUT is not written."""
+
+
 def compress(folder: str, out: str, int8: bool, data: str | None, options: ServingConfig) -> dict[str, Any]:
     """Write OUT and return the report; `done` is False, and OUT not written, when too much was lost."""
-    facts = facts_of(folder)
-    if "task" not in facts:
-        facts = {**facts, "task": "matching", "pooling": options.pooling or facts["pooling"] or "mean"}
     if int8 and data is None:
         raise InputError("--int8 needs --data FILE: rows with answers, to measure what it loses")
     check_replaceable(Path(out))
-    task = load_served_task(folder, facts, options)
+    description = _served_description(folder, options)
+    task = load_task(folder, description, options.max_length)
     model = task.build(folder, from_scratch=False).eval()
-    building = Path(out + ".building")
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
-    graph_path, outputs = building / GRAPH, OUTPUTS[facts["task"]]
-    export_graph(model, task.inputs, outputs, graph_path)
-    difference = largest_difference(model, OnnxModel(graph_path, outputs), task.inputs)
-    if int8:
-        _quantize(graph_path)
-    report: dict[str, Any] = {"kind": "int8" if int8 else "onnx", "fp32_graph_difference": difference}
-    report["bytes"] = {"before": _size(Path(folder)), "after": graph_path.stat().st_size}
-    report["done"] = difference <= LARGEST_DIFFERENCE
-    if data:
-        before, after = (_measure(task, each, facts, data, options) for each in (model, OnnxModel(graph_path, outputs)))
-        report |= {name: {"before": before[name], "after": after[name]} for name in ("score", "seconds")}
-        report |= {"metric": before["metric"], "lost": before["score"] - after["score"]}
-        report["done"] = report["done"] and report["lost"] <= LARGEST_LOSS
-    if report["done"]:
-        _finish(building, Path(out), task, facts, report)
-    else:
-        shutil.rmtree(building)
+    report: dict[str, Any] = {"kind": "int8" if int8 else "onnx"}
+    try:
+        with new_model_folder(Path(out), task.inputs, description) as path:
+            graph = _write_graph(task, model, path / GRAPH_FILE, int8, report)
+            report["bytes"] = {"before": _size(Path(folder)), "after": (path / GRAPH_FILE).stat().st_size}
+            report["done"] = report["fp32_graph_difference"] <= LARGEST_DIFFERENCE
+            if data:
+                report |= _compare(task, model, graph, data, options)
+                report["done"] = report["done"] and report["lost"] <= LARGEST_LOSS
+            if not report["done"]:
+                raise _TooMuchLostError
+            task.inputs.model_config.save_pretrained(path)
+            write_json(path / "report.json", report)
+    except _TooMuchLostError:
+        pass
     return report
 
 
-def _finish(building: Path, out: Path, task: Task, facts: dict[str, Any], report: dict[str, Any]) -> None:
-    """Add what `AutoConfig`, `AutoTokenizer` and our commands read, then give the folder its name."""
-    task.inputs.model_config.save_pretrained(building)
-    task.inputs.tokenizer.save_pretrained(building)
-    write_json(building / FACTS, {**facts, "max_length": task.inputs.max_length})
-    write_json(building / "report.json", report)
-    shutil.rmtree(out, ignore_errors=True)
-    building.rename(out)
+def _served_description(folder: str, options: ServingConfig) -> ModelDescription:
+    """The folder's description with the asked pooling; a bare encoder becomes a matching model, by default of means."""
+    description = describe_model(folder)
+    if description.task is None:
+        pooling = description.pooling or "mean"
+        description = description.model_copy(update={"task": "matching", "pooling": options.pooling or pooling})
+    return with_pooling(description, folder, options.pooling)
 
 
-def _quantize(path: Path) -> None:
-    """Replace the graph by one with 8-bit weights."""
+def _write_graph(task: Task[Any], model: nn.Module, path: Path, int8: bool, report: dict[str, Any]) -> OnnxModel:
+    """Export the graph, measure its difference, and with `int8` replace it by one with 8-bit weights."""
+    export_graph(model, task.inputs, task.output_names, path)
+    graph = OnnxModel(path, task.output_names)
+    report["fp32_graph_difference"] = largest_difference(model, graph, task.inputs, task.outputs_per_token)
+    if not int8:
+        return graph
     from onnxruntime.quantization import QuantType, quantize_dynamic
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -84,17 +84,28 @@ def _quantize(path: Path) -> None:
     quant_pre_process(str(path), str(prepared), skip_symbolic_shape=True)
     quantize_dynamic(str(prepared), str(path), weight_type=QuantType.QInt8, per_channel=True)
     prepared.unlink()
+    return OnnxModel(path, task.output_names)
 
 
-def _measure(task: Task, model: nn.Module, facts: dict[str, Any], data: str, options: ServingConfig) -> dict[str, Any]:
-    """metric, score and seconds on the rows of `data`."""
-    rows = read_kind(data, kind_of(data, TASKS[facts["task"]].test, options.columns), options.columns)
-    start = time.perf_counter()
-    pairs = list(predictions(task, model, rows, options.max_tokens_per_device, make_accelerator()))
-    seconds = round(time.perf_counter() - start, 3)
-    scores = task.score(pairs)
-    metric = task.metric if task.metric in scores else next(iter(scores))  # a bare encoder states none
-    return {"metric": metric, "score": scores[metric], "seconds": seconds}
+def _compare(task: Task[Any], model: nn.Module, graph: nn.Module, data: str, options: ServingConfig) -> dict[str, Any]:
+    """Score and seconds of the model and of its graph on the rows of `data`, and the score that is lost."""
+    predictor = Predictor(task, make_accelerator(), options.max_tokens_per_device)
+    scores: list[dict[str, float]] = []
+    seconds: list[float] = []
+    for each in (model, graph):
+        start = time.perf_counter()
+        rows = read_best_roles(data, task.scoring_roles, options.columns)
+        pairs = list(predictor.predictions(each, rows))
+        seconds.append(round(time.perf_counter() - start, 3))
+        scores.append(task.score(pairs))
+    metric = task.metric if task.metric in scores[0] else next(iter(scores[0]))  # a bare encoder states none
+    before, after = (each[metric] for each in scores)
+    return {
+        "score": {"before": before, "after": after},
+        "seconds": {"before": seconds[0], "after": seconds[1]},
+        "metric": metric,
+        "lost": before - after,
+    }
 
 
 def _size(folder: Path) -> int:
@@ -120,7 +131,11 @@ def main(arguments: list[str]) -> int:
     report = compress(given.model, given.out, given.int8, given.data, parse_options(given.options))
     print(json.dumps(report))
     if not report["done"]:
-        print(f"not done: differs by more than {LARGEST_DIFFERENCE} or loses more than {LARGEST_LOSS}", file=sys.stderr)
+        print(
+            f"{given.out} is not written: the graph differs from the model by more than {LARGEST_DIFFERENCE} "
+            f"or loses more than {LARGEST_LOSS} of the score",
+            file=sys.stderr,
+        )
     return 0 if report["done"] else 1
 
 

@@ -1,17 +1,31 @@
-"""What `python -m finetune` can be told. Defaults are stable: several seeds, warm-up, early stop, best by dev."""
+"""The keys of `python -m finetune` and of the commands that use a finished folder. This module imports no other of the
+package.
 
-from collections.abc import Sequence
+The defaults are chosen so that small sets train well without tuning: several seeds, warm-up, early stopping, and the
+weights with the best dev score.
+"""
+
+import math
 from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from configs import Config, InputError
-from finetune.accelerator import Precision
-from finetune.reading.columns import Columns
-from finetune.training import TrainingConfig
 
 Baseline = Literal["majority", "word_vectors", "from_scratch"]
 Pooling = Literal["cls", "mean", "max", "first_last"]
+Precision = Literal["fp32", "bf16"]
+TaskName = Literal["classification", "matching", "tagging", "answering"]
+
+ColumnMapping = dict[str, str | list[str]]  # the column, or columns where files differ, of each role
+
+WITHOUT_POOLING = ("tagging", "answering")  # tasks whose head reads the vector of every token
+BASELINES: dict[TaskName, tuple[Baseline, ...]] = {
+    "classification": ("majority", "word_vectors", "from_scratch"),
+    "matching": ("word_vectors", "from_scratch"),
+    "tagging": ("majority", "word_vectors", "from_scratch"),
+    "answering": ("from_scratch",),
+}
 
 
 class ClassificationConfig(Config):
@@ -30,7 +44,7 @@ class TaggingConfig(Config):
     """Tagging only."""
 
     labels: list[str] = Field(
-        default=[], description="tags, those too that only scored files have; empty: those of the training file"
+        default=[], description="tags, including those that only scored files have; empty: those of the training file"
     )
 
 
@@ -54,26 +68,58 @@ class AnsweringConfig(Config):
     max_answer_length: int = Field(default=30, gt=0, description="tokens")
 
 
-class FinetuneConfig(Config):
-    """One task from one encoder's folder: a model folder and its scores."""
+class TrainingConfig(Config):
+    """How to train; None means a rule that fits the model or the data, written to results.json as used."""
 
-    task: Literal["classification", "matching", "tagging", "answering"] = Field(description="what to learn")
+    batch_size: int = Field(default=32, gt=0, description="rows a step, over all processes")
+    max_tokens_per_device: int | None = Field(
+        default=None, gt=0, description="tokens of a micro-batch, padding included; default: 1024 on a CPU, 16384 else"
+    )
+    num_epochs: int | None = Field(
+        default=None, gt=0, description="default: 3, more for small sets (about 300 steps, at most 20)"
+    )
+    learning_rate: float | None = Field(
+        default=None,
+        gt=0,
+        description="peak; default by width: 5e-5 x 768 / width, at most 5e-4; 3e-5 from width 1024",
+    )
+    layer_decay: float = Field(
+        default=0.9, gt=0, le=1, description="factor of the learning rate from a layer to the one below"
+    )
+    warmup_fraction: float = Field(default=0.1, ge=0, le=1, description="share of the steps")
+    weight_decay: float = Field(default=0.01, ge=0, description="AdamW's, not on biases and norms")
+    clip_norm: float = Field(default=1.0, gt=0, description="largest norm of the gradient")
+    num_evaluations: int = Field(default=10, gt=0, description="how often the run is scored on dev")
+    patience: int = Field(default=5, ge=0, description="stop after so many dev scores without a better one; 0: never")
+
+    def resolved(self, num_rows: int, hidden_size: int) -> "TrainingConfig":
+        """The same with the None values chosen by the size of the data and of the model."""
+        steps = math.ceil(num_rows / self.batch_size)
+        epochs = self.num_epochs or max(3, min(20, math.ceil(300 / steps)))
+        rate = self.learning_rate or (3e-5 if hidden_size >= 1024 else min(5e-4, 5e-5 * 768 / hidden_size))
+        return self.model_copy(update={"num_epochs": epochs, "learning_rate": rate})
+
+
+class FinetuneConfig(Config):
+    """One task on one encoder's folder: trained models and their scores."""
+
+    task: TaskName = Field(description="what to learn")
     model: str = Field(description="folder (or hub name) of an encoder that plain AutoModel loads")
     run_dir: str = Field(description="folder for results.json, status.json and model/")
     train: list[str] = Field(description="training files (csv, tsv, jsonl, parquet, .gz; or hub:NAME:SPLIT)")
     dev: list[str] = Field(default=[], description="files that choose the best checkpoint; empty: the last one is kept")
     test: list[str] = Field(
-        default=[], description="files scored once, with the chosen checkpoint; matching scores each apart too"
+        default=[], description="files scored once, with the chosen checkpoint; with several also each by itself"
     )
-    columns: Columns = Field(
+    columns: ColumnMapping = Field(
         default={}, description="role: column, or columns where files differ (text, text_a, text_b, label, …)"
     )
     seeds: list[int] = Field(default=[0, 1, 2], min_length=1, description="one training run each")
     baselines: list[Baseline] = Field(
-        default=[], description="scores to report beside: majority, word_vectors (a linear model), from_scratch"
+        default=[], description="scores for comparison: majority, word_vectors (a linear model), from_scratch"
     )
     pooling: Pooling | None = Field(
-        default=None, description="cls, mean, max or first_last; default: mean, or what the head has"
+        default=None, description="cls, mean, max or first_last; default: the folder's own, else mean or the head's"
     )
     max_length: int | None = Field(
         default=None, gt=2, description="tokens a text (or pair); default: what the model takes, <= 512"
@@ -88,6 +134,11 @@ class FinetuneConfig(Config):
     matching: MatchingConfig = MatchingConfig()
     answering: AnsweringConfig = AnsweringConfig()
 
+    @property
+    def scored_files(self) -> list[str]:
+        """The files whose scores are reported: test, or dev where there is no test."""
+        return self.test or self.dev
+
     @field_validator("train", "dev", "test", mode="before")
     @classmethod
     def _one_file_or_many(cls, value: object) -> object:
@@ -95,11 +146,12 @@ class FinetuneConfig(Config):
 
     @model_validator(mode="after")
     def _fits_together(self) -> "FinetuneConfig":
-        if self.task in ("matching", "answering") and "majority" in self.baselines:
-            raise InputError(f"baselines: {self.task} has no majority class; allowed: word_vectors, from_scratch")
-        if self.task == "answering" and "word_vectors" in self.baselines:
-            raise InputError("baselines: word vectors answer no questions; allowed: from_scratch")
-        if self.baselines and not (self.dev or self.test):
+        check_pooling(self.task, self.pooling)
+        allowed = BASELINES[self.task]
+        for baseline in self.baselines:
+            if baseline not in allowed:
+                raise InputError(f"baselines: {self.task} has no '{baseline}'; allowed: {', '.join(allowed)}")
+        if self.baselines and not self.scored_files:
             raise InputError("baselines: nothing to score them on; give dev or test")
         if len(set(self.seeds)) != len(self.seeds):
             raise InputError("seeds: each seed once")
@@ -108,8 +160,19 @@ class FinetuneConfig(Config):
         return self
 
 
-def chosen_metric(config: FinetuneConfig, default: str, allowed: Sequence[str]) -> str:
-    """The configured metric or the default; InputError for one that the task does not compute."""
-    if config.metric is not None and config.metric not in allowed:
-        raise InputError(f"metric: {config.task} has no '{config.metric}'; allowed: {', '.join(allowed)}")
-    return config.metric or default
+class ServingConfig(Config):
+    """Options of `predict`, `embed` and `compress`, given as key=value."""
+
+    columns: ColumnMapping = Field(default={}, description="role: column, where the names differ")
+    max_tokens_per_device: int | None = Field(
+        default=None, gt=0, description="tokens of a batch, padding included; default: 1024 on a CPU, 16384 else"
+    )
+    max_length: int | None = Field(default=None, gt=2, description="tokens a text; default: the folder's own")
+    pooling: Pooling | None = Field(default=None, description="of embed; default: the folder's own")
+    precision: Precision = Field(default="fp32", description="bf16: autocast")
+
+
+def check_pooling(task: TaskName, pooling: Pooling | None) -> None:
+    """InputError when a pooling is asked of a task that has none."""
+    if pooling is not None and task in WITHOUT_POOLING:
+        raise InputError(f"pooling: {task} has none, its head reads every token; leave the key out")

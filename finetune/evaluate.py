@@ -13,43 +13,48 @@ from typing import Any
 from configs import InputError, load_config, run_command
 from finetune.accelerator import make_accelerator
 from finetune.config import FinetuneConfig
-from finetune.reading.columns import check_roles
-from finetune.run import score_files
-from finetune.serving import facts_of, load_served_model, load_task
+from finetune.folder.description import describe_model
+from finetune.inference import Predictor
+from finetune.reading.columns import check_mapping
+from finetune.serving import load_task, load_trained_model, with_pooling
 from finetune.tasks.table import TASKS
+
+USAGE = "python -m finetune.evaluate MODEL CONFIG [key=value …]"
 
 
 def evaluate(folder: str, config: FinetuneConfig) -> tuple[dict[str, Any], bool]:
     """Scores as printed, and whether this process is the one to print. InputError for a folder of another task."""
-    facts = facts_of(folder)
-    if facts.get("task", "matching") != config.task:
-        raise InputError(f"{folder} is a model for {facts.get('task', 'matching')}, the config's task is {config.task}")
-    paths = config.test or config.dev
-    if not paths:
+    stored = describe_model(folder)
+    trained_for = stored.task or "matching"
+    if trained_for != config.task:
+        raise InputError(f"{folder} is a model for {trained_for}, the config's task is {config.task}")
+    if not config.scored_files:
         raise InputError("the config names neither test nor dev files")
-    task = load_task(folder, facts, config)
-    check_roles([*config.train, *config.dev, *config.test], TASKS[config.task].roles, config.columns)
+    task_class, budget = TASKS[config.task], config.training.max_tokens_per_device
+    metric = config.metric or task_class.default_metric(config)
+    asked = {"task": config.task, "metric": metric, "answering": config.answering}
+    description = with_pooling(stored.model_copy(update=asked), folder, config.pooling)
+    task = load_task(folder, description, config.max_length, budget)
+    check_mapping([*config.train, *config.dev, *config.test], task_class.all_roles(), config.columns)
     accelerator = make_accelerator(config.precision)
-    model = load_served_model(task, folder, {**facts, "task": config.task}, accelerator)
-    scores = score_files(config, task, model, paths, accelerator)
+    model = load_trained_model(task, folder, accelerator)
+    scores = Predictor(task, accelerator, budget).score_files(model, config.scored_files, config.columns)
     result = {
         "task": config.task,
         "model": folder,
         "metric": task.metric,
         "score": scores[task.metric],
         "scores": scores,
-    }
-    return {
-        **result,
-        "pooling": facts.get("pooling"),
+        "pooling": stored.pooling,
         "truncated_texts": scores["truncated_texts"],
-    }, accelerator.is_main_process
+    }
+    return result, accelerator.is_main_process
 
 
 def main(arguments: list[str]) -> int:
     """Print the scores as one JSON object."""
     if len(arguments) < 2:
-        raise InputError("usage: python -m finetune.evaluate MODEL CONFIG [key=value …]")
+        raise InputError(f"usage: {USAGE}")
     result, prints = evaluate(arguments[0], load_config(FinetuneConfig, arguments[1], arguments[2:]))
     if prints:
         json.dump(result, sys.stdout, ensure_ascii=False)
@@ -58,4 +63,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    run_command(main, FinetuneConfig, "python -m finetune.evaluate MODEL CONFIG [key=value …]")
+    run_command(main, FinetuneConfig, USAGE)

@@ -10,50 +10,18 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed, tqdm
-from pydantic import Field
 from transformers import get_linear_schedule_with_warmup
 
-from configs import Config, InputError
+from configs import InputError
+from finetune.config import TrainingConfig
 from finetune.reading.batching import epoch_batches, token_budget, token_budget_batches
 from finetune.tasks.protocol import Example, Task
-
-
-class TrainingConfig(Config):
-    """How to train; None means a rule that fits the model or the data, written to results.json as used."""
-
-    batch_size: int = Field(default=32, gt=0, description="rows a step, over all processes")
-    max_tokens_per_device: int | None = Field(
-        default=None, gt=0, description="tokens of a micro-batch, padding included; default: 1024 on a CPU, 16384 else"
-    )
-    num_epochs: int | None = Field(
-        default=None, gt=0, description="default: 3, more for small sets (about 300 steps, at most 20)"
-    )
-    learning_rate: float | None = Field(
-        default=None,
-        gt=0,
-        description="peak; default by width: 5e-5 x 768 / width, at most 5e-4; 3e-5 from width 1024",
-    )
-    layer_decay: float = Field(
-        default=0.9, gt=0, le=1, description="factor of the learning rate from a layer to the one below"
-    )
-    warmup_fraction: float = Field(default=0.1, ge=0, le=1, description="share of the steps")
-    weight_decay: float = Field(default=0.01, ge=0, description="AdamW's, not on biases and norms")
-    clip_norm: float = Field(default=1.0, gt=0, description="largest norm of the gradient")
-    num_evaluations: int = Field(default=10, gt=0, description="how often the run is scored on dev")
-    patience: int = Field(default=5, ge=0, description="stop after so many dev scores without a better one; 0: never")
-
-    def resolved(self, num_rows: int, hidden_size: int) -> "TrainingConfig":
-        """The same with the None values chosen by the size of the data and of the model."""
-        steps = math.ceil(num_rows / self.batch_size)
-        epochs = self.num_epochs or max(3, min(20, math.ceil(300 / steps)))
-        rate = self.learning_rate or (3e-5 if hidden_size >= 1024 else min(5e-4, 5e-5 * 768 / hidden_size))
-        return self.model_copy(update={"num_epochs": epochs, "learning_rate": rate})
 
 
 @dataclass
@@ -66,18 +34,18 @@ class History:
     best: float | None = None
     best_loss: float = math.inf
     lowest_loss: float = math.inf
-    without_progress: int = 0
+    without_progress: int = 0  # evaluations since the last progress
     stopped_early: bool = False
 
-    def told(self) -> dict[str, Any]:
-        """What `history.json` holds."""
+    def as_json(self) -> dict[str, Any]:
+        """What `history.json` holds of the run."""
         return {name: getattr(self, name) for name in ("steps", "evaluations", "best_step", "best", "stopped_early")}
 
     def record(self, step: int, scores: dict[str, Any], metric: str) -> bool:
         """Add an evaluation; True when its weights are the best so far.
 
         Of equal scores the lower dev loss is better, where there is one. A lower loss also counts as progress: a run
-        that still sits on one class while its loss falls is not stopped.
+        that still predicts one class while its loss falls is not stopped.
         """
         loss = scores.get("loss", math.inf)
         score = scores[metric]
@@ -90,96 +58,99 @@ class History:
         return better
 
 
-def train(
-    task: Task,
-    model: torch.nn.Module,
-    examples: Sequence[Example],
-    config: TrainingConfig,
-    accelerator: Accelerator,
-    seed: int,
-    evaluate: Callable[[torch.nn.Module], dict[str, float]] | None,
-) -> History:
-    """Train `model` in place and leave it with its best weights by `evaluate` (the last ones without it).
+class Trainer:
+    """Trains models of one task on its examples; `config` is a resolved one."""
 
-    `config` is a resolved one; `evaluate` returns scores of which `task.metric` decides, higher is better.
-    """
-    assert config.num_epochs, "resolve the config first"
-    plan = [
-        batch
-        for epoch in range(config.num_epochs)
-        for batch in epoch_batches(
-            [example.length for example in examples],
-            config.batch_size,
-            seed,
-            epoch,
-            by_length=not task.contrastive,
-            drop_last=task.contrastive,
+    def __init__(
+        self, task: Task[Any], examples: Sequence[Example], config: TrainingConfig, accelerator: Accelerator
+    ) -> None:
+        self.task, self.examples, self.config, self.accelerator = task, examples, config, accelerator
+
+    def train(
+        self, model: torch.nn.Module, seed: int, evaluate: Callable[[torch.nn.Module], dict[str, float]] | None
+    ) -> History:
+        """Train `model` in place and leave it with its best weights by `evaluate` (the last ones without it).
+
+        `evaluate` returns scores of which the task's metric decides, higher is better.
+        """
+        batches = self._batches(seed)
+        evaluations = self.config.num_evaluations
+        evaluation_steps = {round(len(batches) * (i + 1) / evaluations) for i in range(evaluations)} - {0}
+        optimizer = make_optimizer(model, self.config)
+        warmup = round(self.config.warmup_fraction * len(batches))
+        schedule = get_linear_schedule_with_warmup(optimizer, warmup, len(batches))
+        prepared, optimizer = self.accelerator.prepare(model, optimizer)
+        set_seed(seed + 1000 * self.accelerator.process_index)  # dropout differs between processes
+        history, best_weights = History(), None
+        for step, batch in enumerate(tqdm(batches, desc=f"seed {seed}", disable=not sys.stderr.isatty()), 1):
+            rate = schedule.get_last_lr()[-1]
+            loss = self.step(prepared, optimizer, [self.examples[i] for i in batch])
+            schedule.step()
+            history.steps.append({"step": step, "loss": loss, "learning_rate": rate})
+            if evaluate and step in evaluation_steps:
+                if history.record(step, evaluate(model), self.task.metric):
+                    best_weights = {k: v.detach().to("cpu", copy=True) for k, v in model.state_dict().items()}
+                history.stopped_early = 0 < self.config.patience <= history.without_progress
+                if history.stopped_early:
+                    break
+        if best_weights is not None:
+            model.load_state_dict(best_weights)
+        self.accelerator.free_memory()
+        return history
+
+    def _batches(self, seed: int) -> list[list[int]]:
+        """The examples of each global batch of the whole run."""
+        assert self.config.num_epochs, "the config is a resolved one"
+        lengths = [example.length for example in self.examples]
+        whole = self.task.compares_rows
+        epochs = (
+            epoch_batches(lengths, self.config.batch_size, seed, epoch, by_length=not whole, drop_last=whole)
+            for epoch in range(self.config.num_epochs)
         )
-    ]
-    optimizer = make_optimizer(model, config)
-    schedule = get_linear_schedule_with_warmup(optimizer, round(config.warmup_fraction * len(plan)), len(plan))
-    prepared, optimizer = accelerator.prepare(model, optimizer)
-    set_seed(seed + 1000 * accelerator.process_index)  # dropout differs between processes
-    due = {round(len(plan) * (i + 1) / config.num_evaluations) for i in range(config.num_evaluations)} - {0}
-    history, best_weights = History(), None
-    for step, batch in enumerate(tqdm(plan, desc=f"seed {seed}", disable=not sys.stderr.isatty()), 1):
-        rate = schedule.get_last_lr()[-1]
-        loss = train_step(task, prepared, [examples[i] for i in batch], optimizer, config, accelerator)
-        schedule.step()
-        history.steps.append({"step": step, "loss": loss, "learning_rate": rate})
-        if evaluate and step in due:
-            scores = evaluate(model)
-            if history.record(step, scores, task.metric):
-                best_weights = {k: v.detach().to("cpu", copy=True) for k, v in model.state_dict().items()}
-            history.stopped_early = 0 < config.patience <= history.without_progress
-            if history.stopped_early:
-                break
-    if best_weights is not None:
-        model.load_state_dict(best_weights)
-    accelerator.free_memory()
-    return history
+        return [batch for batches in epochs for batch in batches]
 
+    def step(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: list[Example]) -> float:
+        """One update from a global batch; returns its loss: the sum over all rows / their total weight."""
+        processes = self.accelerator.num_processes
+        if self.task.compares_rows:  # equal shares: up to processes - 1 rows are left out
+            batch = batch[: len(batch) // processes * processes]
+            if not batch:
+                raise InputError(
+                    f"a batch has fewer rows than the {processes} processes: add rows or take fewer processes"
+                )
+        total = sum(example.weight for example in batch)
+        micro_batches = self._micro_batches(batch)
+        model.train()
+        value = torch.zeros((), device=self.accelerator.device)
+        for number, examples in enumerate(micro_batches, 1):
+            last = number == len(micro_batches)
+            with torch.enable_grad(), nullcontext() if last else self.accelerator.no_sync(model):
+                with self.accelerator.autocast():
+                    loss = self.task.loss(model, examples) / total
+                self.accelerator.backward(loss * processes)  # DDP averages over the processes, the sum is meant
+            value += loss.detach()
+        self.accelerator.clip_grad_norm_(model.parameters(), self.config.clip_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+        return self._checked_loss(float(self.accelerator.reduce(value, "sum")))
 
-def train_step(
-    task: Task,
-    model: torch.nn.Module,
-    batch: list[Example],
-    optimizer: torch.optim.Optimizer,
-    config: TrainingConfig,
-    accelerator: Accelerator,
-) -> float:
-    """One update from a global batch; returns its loss: the sum over all rows / their total weight."""
-    processes, rank = accelerator.num_processes, accelerator.process_index
-    if task.contrastive:  # one forward pass of equal shares: up to processes - 1 rows are left out
-        batch = batch[: len(batch) // processes * processes]
-        if not batch:
-            raise InputError(f"a batch has fewer rows than the {processes} processes: add rows or take fewer processes")
-    total = sum(task.weight(example) for example in batch)
-    share = batch[rank::processes]
-    if task.contrastive:
-        micro_batches = [share]
-    elif share:
-        budget = token_budget(config.max_tokens_per_device, accelerator.device)
-        cuts = token_budget_batches([example.length for example in share], budget)
-        micro_batches = [[share[i] for i in cut] for cut in cuts]
-    else:  # fewer rows than processes: take part in the reduction with a row that weighs nothing
-        micro_batches = [[batch[0].weightless()]]
-    model.train()
-    value = torch.zeros((), device=accelerator.device)
-    for number, examples in enumerate(micro_batches, 1):
-        last = number == len(micro_batches)
-        with torch.enable_grad(), accelerator.no_sync(model) if not last else nullcontext():
-            with accelerator.autocast():
-                loss = task.loss(model, examples) / total
-            accelerator.backward(loss * processes)  # DDP averages over the processes, the sum is meant
-        value += loss.detach()
-    accelerator.clip_grad_norm_(model.parameters(), config.clip_norm)
-    optimizer.step()
-    optimizer.zero_grad()
-    result = float(accelerator.reduce(value, "sum"))
-    if not math.isfinite(result):
-        raise InputError(f"the loss is {result}: the learning rate {config.learning_rate} is too high for this model")
-    return result
+    def _micro_batches(self, batch: list[Example]) -> list[list[Example]]:
+        """This process's share of a global batch, in forward passes; one pass where the loss compares the rows."""
+        share = batch[self.accelerator.process_index :: self.accelerator.num_processes]
+        if self.task.compares_rows:
+            return [share]
+        if not share:  # fewer rows than processes: take part in the reduction with a row that weighs nothing
+            return [[replace(batch[0], weight=0.0)]]
+        budget = token_budget(self.config.max_tokens_per_device, self.accelerator.device)
+        indices = token_budget_batches([example.length for example in share], budget)
+        return [[share[i] for i in each] for each in indices]
+
+    def _checked_loss(self, loss: float) -> float:
+        if not math.isfinite(loss):
+            raise InputError(
+                f"the loss is {loss}: training.learning_rate {self.config.learning_rate} is too high for this model"
+            )
+        return loss
 
 
 def make_optimizer(model: torch.nn.Module, config: TrainingConfig) -> torch.optim.AdamW:
@@ -188,6 +159,7 @@ def make_optimizer(model: torch.nn.Module, config: TrainingConfig) -> torch.opti
     Depth comes from the weights' names (`layer.3.`, `layers.3.`): embeddings 0, layer i at i + 1, the head on top at
     the full rate. Biases and norms (vectors) are not decayed.
     """
+    assert config.learning_rate, "the config is a resolved one"
     parameters = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     layers = {name: int(found[1]) + 1 for name, _ in parameters if (found := re.search(r"\blayers?\.(\d+)\.", name))}
     top = max(layers.values(), default=0) + 1
@@ -199,7 +171,7 @@ def make_optimizer(model: torch.nn.Module, config: TrainingConfig) -> torch.opti
             (depth, decays),
             {
                 "params": [],
-                "lr": config.learning_rate * config.layer_decay ** (top - depth) if config.learning_rate else 0.0,
+                "lr": config.learning_rate * config.layer_decay ** (top - depth),
                 "weight_decay": config.weight_decay if decays else 0.0,
             },
         )

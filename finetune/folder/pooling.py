@@ -7,18 +7,40 @@ output, then the mean over tokens. Padding never takes part.
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from configs import InputError
+from finetune.config import Pooling
 
-POOLINGS = ("cls", "mean", "max", "first_last")
+
+class SentenceEncoder(nn.Module):
+    """An encoder and its pooling; `projection` (training only) is SimCSE's MLP on the pooled vector."""
+
+    def __init__(self, encoder: Any, pooling: Pooling, with_projection: bool):
+        super().__init__()
+        self.encoder, self.pooling = encoder, pooling
+        width = encoder.config.hidden_size
+        self.projection = nn.Sequential(nn.Linear(width, width), nn.Tanh()) if with_projection else None
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
+        """Padded inputs (rows, length) -> vectors (rows, width)."""
+        first_last = self.pooling == "first_last"
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if token_type_ids is not None:
+            inputs["token_type_ids"] = token_type_ids
+        output = self.encoder(**inputs, output_hidden_states=first_last)
+        states = output.last_hidden_state
+        if first_last:
+            states = (output.hidden_states[1] + output.hidden_states[-1]) / 2
+        vectors = pool(states, attention_mask, self.pooling)
+        return self.projection(vectors) if self.projection is not None and self.training else vectors
 
 
-def pool(states: Tensor, attention_mask: Tensor, pooling: str) -> Tensor:
+def pool(states: Tensor, attention_mask: Tensor, pooling: Pooling) -> Tensor:
     """(rows, length, width) and (rows, length; 1 = token) -> (rows, width). A row with no token gives zeros."""
     kept = attention_mask.unsqueeze(-1).bool()
     if pooling == "cls":
@@ -29,7 +51,7 @@ def pool(states: Tensor, attention_mask: Tensor, pooling: str) -> Tensor:
     return states.masked_fill(~kept, 0.0).sum(1) / kept.sum(1).clamp(min=1)
 
 
-def write_sentence_files(folder: Path, pooling: str, width: int, num_layers: int, max_length: int) -> None:
+def write_sentence_files(folder: Path, pooling: Pooling, width: int, num_layers: int, max_length: int) -> None:
     """Add what `SentenceTransformer(folder)` reads: modules, pooling, length. The names are those of every version
     since 2.
     """
@@ -39,29 +61,28 @@ def write_sentence_files(folder: Path, pooling: str, width: int, num_layers: int
         {"idx": i, "name": str(i), "path": f"{i}_{name}" if i else "", "type": f"sentence_transformers.models.{name}"}
         for i, name in enumerate(names)
     ]
-    _write(folder / "modules.json", modules)
-    _write(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
-    _write(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine", "prompts": {}})
+    _write_json(folder / "modules.json", modules)
+    _write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
+    _write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine", "prompts": {}})
     if first_last:
         layers = folder / "1_WeightedLayerPooling"
         layers.mkdir()
         shape = {"word_embedding_dimension": width, "layer_start": 1, "num_hidden_layers": num_layers}
-        _write(layers / "config.json", shape)
+        _write_json(layers / "config.json", shape)
         weights = torch.zeros(num_layers)
         weights[0] = weights[-1] = 1.0
         save_file({"layer_weights": weights}, layers / "model.safetensors")
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        _write(folder / "config.json", config | {"output_hidden_states": True})
+        _write_json(folder / "config.json", config | {"output_hidden_states": True})
     last = folder / f"{len(names) - 1}_Pooling"
     last.mkdir()
     mode = "mean" if first_last else pooling
     modes = {"cls_token": mode == "cls", "mean_tokens": mode == "mean", "max_tokens": mode == "max"}
-    _write(
-        last / "config.json", {"word_embedding_dimension": width, **{f"pooling_mode_{k}": v for k, v in modes.items()}}
-    )
+    flags = {f"pooling_mode_{name}": chosen for name, chosen in modes.items()}
+    _write_json(last / "config.json", {"word_embedding_dimension": width, **flags})
 
 
-def stored_pooling(folder: str) -> str | None:
+def stored_pooling(folder: str) -> Pooling | None:
     """The pooling that a folder's sentence-transformers files state, None where it has none.
 
     InputError when they state one that this package cannot do: a wrong vector would be silent.
@@ -81,8 +102,9 @@ def stored_pooling(folder: str) -> str | None:
             return "first_last"
     elif names == ["Transformer", "Pooling"]:
         mode = _pooling_mode(paths["Pooling"])
-        if mode in POOLINGS:
-            return mode
+        for pooling in get_args(Pooling):
+            if mode == pooling:
+                return pooling
     raise InputError(f"{folder}: its modules.json asks for {', '.join(names)} in a way that this package cannot do")
 
 
@@ -98,5 +120,5 @@ def _pooling_mode(folder: Path) -> str | None:
     return modes[0] if len(modes) == 1 else None
 
 
-def _write(path: Path, value: Any) -> None:
+def _write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

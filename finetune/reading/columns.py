@@ -1,83 +1,96 @@
-"""Columns by role. A file's rows are renamed to roles once, when they are read, and every fault is named with its
-place.
+"""Columns by role: what a task uses a column for (text, label, …). Rows are renamed to roles once, when they are read.
 
-`kinds` of a task are tuples of roles, the most specific first; a file's kind is the first one whose columns it all
-has. A role may be given several columns where the files differ: the first one that a file has is taken.
+A task lists the sets of roles that it takes, the most specific first; of a file, the first set whose columns it all has
+is read. A role may be given several columns where files differ: the first one that a file has is taken.
 """
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 
 from configs import InputError
+from finetune.config import ColumnMapping
 from finetune.reading.rows import Row, first_row, read_rows
 
-Kind = tuple[str, ...]
-Columns = dict[str, str | list[str]]
+RoleSet = tuple[str, ...]
 TEXT_ROLES = ("text", "text_a", "text_b", "negative", "query", "target", "question", "context")
 
 
-def names_of(columns: Columns, role: str) -> list[str]:
+def column_candidates(role: str, mapping: ColumnMapping) -> list[str]:
     """The columns that may hold a role: as configured; the one of the same name when nothing is configured."""
-    names = columns.get(role, []) if columns else role
+    names = mapping.get(role, []) if mapping else role
     return [names] if isinstance(names, str) else names
 
 
-def has_roles(path: str, kind: Kind, columns: Columns) -> bool:
-    """Whether the file has a column for every role of `kind`."""
-    has = first_row(path).values
-    return all(any(name in has for name in names_of(columns, role)) for role in kind)
-
-
-def kind_of(path: str, kinds: Sequence[Kind], columns: Columns) -> Kind:
-    """The kind of the file; InputError that names what it has and what a kind needs."""
-    for kind in kinds:
-        if has_roles(path, kind, columns):
-            return kind
-    needs = " or ".join(f"({', '.join('|'.join(names_of(columns, role)) or role for role in kind)})" for kind in kinds)
+def choose_roles(path: str, allowed: Sequence[RoleSet], mapping: ColumnMapping) -> RoleSet:
+    """The first of `allowed` whose columns the file has; InputError that names what it has and what is needed."""
+    found = first_row(path).values
+    for roles in allowed:
+        if _fill(roles, found, mapping):
+            return roles
+    needed = " or ".join(
+        f"({', '.join('|'.join(column_candidates(role, mapping)) or role for role in roles)})" for roles in allowed
+    )
     raise InputError(
-        f"{path}: has the columns {_listed(first_row(path).values)}; needed: {needs}; map them with "
-        "columns: {role: column}"
+        f"{path}: has the columns {_comma_separated(found)}; needed: {needed}; map them with columns: {{role: column}}"
     )
 
 
-def check_roles(paths: Sequence[str], known: Sequence[str], columns: Columns) -> None:
-    """InputError when `columns` maps a role that the task has not, or to a column that no file has."""
-    for role in columns:
+def has_roles(path: str, roles: RoleSet, mapping: ColumnMapping) -> bool:
+    """Whether the file has a column for every one of `roles`."""
+    return _fill(roles, first_row(path).values, mapping)
+
+
+def _fill(roles: RoleSet, columns: Collection[str], mapping: ColumnMapping) -> bool:
+    return all(any(name in columns for name in column_candidates(role, mapping)) for role in roles)
+
+
+def check_mapping(paths: Sequence[str], known: Sequence[str], mapping: ColumnMapping) -> None:
+    """InputError when `mapping` has a role that the task does not know, or a column that no file has."""
+    for role in mapping:
         if role not in known:
             raise InputError(f"columns: '{role}' is not a role of this task; allowed: {', '.join(known)}")
-        for name in names_of(columns, role):
-            if not any(name in first_row(path).values for path in paths):
-                has = _listed(first_row(paths[0]).values)
-                raise InputError(f"columns: no file has the column '{name}' (for {role}); {paths[0]} has: {has}")
+    if mapping:
+        columns = {path: first_row(path).values for path in paths}
+        for role in mapping:
+            for name in column_candidates(role, mapping):
+                if not any(name in found for found in columns.values()):
+                    has = f"{paths[0]} has: {_comma_separated(columns[paths[0]])}"
+                    raise InputError(f"columns: no file has the column '{name}' (for {role}); {has}")
 
 
-def read_kind(path: str, kind: Kind, columns: Columns) -> Iterator[Row]:
-    """Rows of `path` with the roles of `kind` as keys; InputError naming a row without it or no text."""
-    has = first_row(path).values
-    names = [(role, next(name for name in names_of(columns, role) if name in has)) for role in kind]
+def read_roles(path: str, roles: RoleSet, mapping: ColumnMapping) -> Iterator[Row]:
+    """Rows of `path` with `roles` as keys; InputError naming a row that lacks one or whose text is no text."""
+    found = first_row(path).values
+    columns = {role: next(name for name in column_candidates(role, mapping) if name in found) for role in roles}
     for row in read_rows(path):
-        for role, column in names:
+        for role, column in columns.items():
             value = row.values.get(column)
             if value is None:
-                state = "is null" if column in row.values else "is missing"
+                problem = "is null" if column in row.values else "is missing"
             elif role in TEXT_ROLES and not isinstance(value, str):
-                state = f"must be text, not {type(value).__name__}"
+                problem = f"must be text, not {type(value).__name__}"
             else:
                 continue
-            raise InputError(f"{row.place}: the column '{column}' (for {role}) {state}")
-        yield Row(row.place, {role: row.values[column] for role, column in names})
+            raise InputError(f"{row.place}: the column '{column}' (for {role}) {problem}")
+        yield Row(row.place, {role: row.values[column] for role, column in columns.items()})
+
+
+def read_best_roles(path: str, allowed: Sequence[RoleSet], mapping: ColumnMapping) -> Iterator[Row]:
+    """Rows of `path` with the first of `allowed` that the file has columns for."""
+    yield from read_roles(path, choose_roles(path, allowed, mapping), mapping)
 
 
 def number_of(row: Row, role: str) -> float:
     """The finite number of a role (text from a csv is read as a number); InputError otherwise."""
     value = row.values[role]
     try:
-        number = float("nan") if isinstance(value, bool) else float(value)
+        number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
-        number = float("nan")
-    if number - number != 0:  # nan or infinite
+        number = math.nan
+    if not math.isfinite(number):
         raise InputError(f"{row.place}: '{role}' must be a number, not {value!r}")
     return number
 
 
-def _listed(names: Collection[str]) -> str:
+def _comma_separated(names: Collection[str]) -> str:
     return ", ".join(map(str, names))

@@ -12,13 +12,11 @@ from finetune.reading.inputs import Offsets
 
 def token_span(offsets: Offsets, start: int, end: int) -> tuple[int, int] | None:
     """First and last token of characters [start, end), None when the window does not hold all of them."""
-    inside = [i for i, place in enumerate(offsets) if place and place[0] < end and place[1] > start]
-    if not inside:
+    tokens = [(i, place) for i, place in enumerate(offsets) if place and place[0] < end and place[1] > start]
+    if not tokens:
         return None
-    first, last = offsets[inside[0]], offsets[inside[-1]]
-    assert first
-    assert last
-    return (inside[0], inside[-1]) if first[0] <= start and last[1] >= end else None
+    (first, first_place), (last, last_place) = tokens[0], tokens[-1]
+    return (first, last) if first_place[0] <= start and last_place[1] >= end else None
 
 
 def best_span(
@@ -26,9 +24,11 @@ def best_span(
 ) -> tuple[float, int, int] | None:
     """(score, first character, end character) of the best start <= end span of the context, None without a context.
 
-    `starts` and `ends` are a window's logits (tokens,); the score is their sum at the span.
+    `starts` and `ends` are a window's logits (tokens,); the score is their sum at the span. The best end is looked for
+    at the `candidates` best starts.
     """
-    inside = np.array([i for i, place in enumerate(offsets) if place], dtype=int)
+    places = {i: place for i, place in enumerate(offsets) if place}
+    inside = np.array(list(places), dtype=int)
     if not len(inside):
         return None
     best: tuple[float, int, int] | None = None
@@ -37,8 +37,7 @@ def best_span(
         last = last_allowed[np.argmax(ends[last_allowed])]
         score = float(starts[first] + ends[last])
         if best is None or score > best[0]:
-            (begin, _), (_, end) = offsets[first] or (0, 0), offsets[last] or (0, 0)
-            best = (score, begin, end)
+            best = (score, places[first][0], places[last][1])
     return best
 
 
@@ -46,8 +45,8 @@ def locate(context: str, text: str, answer_start: int) -> int | None:
     """Where `text` is in the context: at `answer_start`, else its occurrence nearest to it, None when nowhere."""
     if not text:
         return None
-    places = [found.start() for found in re.finditer(re.escape(text), context)]
-    return min(places, key=lambda place: abs(place - answer_start), default=None)
+    starts = [match.start() for match in re.finditer(re.escape(text), context)]
+    return min(starts, key=lambda start: abs(start - answer_start), default=None)
 
 
 def normalize_answer(text: str) -> str:

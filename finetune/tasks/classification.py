@@ -7,65 +7,65 @@ mean, the others cls.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
 import torch
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForSequenceClassification
 
 from configs import InputError
-from finetune.config import FinetuneConfig, chosen_metric
+from finetune.config import FinetuneConfig, Pooling
+from finetune.folder.description import ModelDescription
 from finetune.folder.load import load_model
-from finetune.folder.write import write_folder
 from finetune.reading.inputs import Inputs
 from finetune.reading.rows import Row
-from finetune.tasks.matching_metrics import classification_scores
-from finetune.tasks.protocol import Example
-
-METRICS = ("accuracy", "macro_f1", "matthews")
+from finetune.tasks.protocol import Example, Task
 
 
-def label_names(values: Iterable[Any]) -> list[str]:
-    """Distinct labels as text; numbers in numeric order, other names in alphabetical order."""
-    names = {str(value) for value in values}
-    try:
-        return sorted(names, key=int)
-    except ValueError:
-        return sorted(names)
+class Classification(Task[Example]):
+    """The task for one run. `labels` are the class names by id, `class_weights` the weight of each in the loss."""
 
+    name = "classification"
+    metrics = ("accuracy", "macro_f1", "matthews")
+    training_roles = (("text_a", "text_b", "label"), ("text", "label"))
+    scoring_roles = training_roles
+    prediction_roles = (("text_a", "text_b"), ("text",))
 
-class Classification:
-    """The task for one run. `labels` are the class names by id."""
-
-    contrastive = False
-
-    def __init__(self, config: FinetuneConfig, inputs: Inputs, labels: Sequence[str], counts: dict[str, int]):
-        self.config, self.inputs, self.labels = config, inputs, list(labels)
-        self.metric = chosen_metric(config, "accuracy", METRICS)
+    def __init__(self, inputs: Inputs, metric: str | None, labels: Sequence[str], pooling: Pooling | None):
+        super().__init__(inputs, metric)
+        self.labels = list(labels)
         self.ids = {name: i for i, name in enumerate(self.labels)}
-        self.head_values = _head_values(config, inputs.model_config)
+        self.head_values = _head_values(pooling, inputs.model_config)
         self.class_weights = [1.0] * len(self.labels)
-        if config.classification.class_weights == "balanced":
-            total = sum(counts.values())
-            self.class_weights = [total / (len(self.labels) * max(1, counts.get(name, 0))) for name in self.labels]
+        self.label_smoothing = 0.0
 
     @classmethod
-    def from_training_rows(cls, config: FinetuneConfig, inputs: Inputs, rows: Sequence[Row]) -> "Classification":
+    def from_training_rows(cls, config: FinetuneConfig, inputs: Inputs, rows: Sequence[Row]) -> Self:
         """The task with the class names of the training rows; InputError for fewer than two or unknown ones."""
         counts = Counter(str(row.values["label"]) for row in rows)
-        labels = config.classification.labels or label_names(counts)
+        options = config.classification
+        labels = options.labels or label_names(counts)
         if len(labels) < 2:
             raise InputError(f"{config.train[0]}: classification needs two classes, the file has only {labels}")
         if "text_a" in rows[0].values and not inputs.has_segments:
             print(f"{config.model} has no segment ids: only SEP tells the two texts of a pair apart")
-        return cls(config, inputs, labels, counts)
+        task = cls(inputs, config.metric, labels, config.pooling)
+        task.label_smoothing = options.label_smoothing
+        if options.class_weights == "balanced":
+            total = sum(counts.values())
+            task.class_weights = [total / (len(labels) * max(1, counts.get(name, 0))) for name in labels]
+        return task
 
     @classmethod
-    def from_facts(cls, config: FinetuneConfig, inputs: Inputs, facts: dict[str, Any]) -> "Classification":
-        """The task that a finished folder was trained for."""
-        return cls(config, inputs, facts["labels"], {})
+    def from_description(cls, description: ModelDescription, inputs: Inputs, max_tokens: int | None = None) -> Self:
+        trained_with = getattr(inputs.model_config, "classifier_pooling", None)
+        return cls(inputs, description.metric, description.labels or (), description.pooling or trained_with)
+
+    def description(self) -> ModelDescription:
+        return ModelDescription(task=self.name, metric=self.metric, labels=list(self.labels))
 
     def build(self, folder: str, *, from_scratch: bool) -> nn.Module:
         names = dict(enumerate(self.labels))
@@ -90,9 +90,6 @@ class Classification:
             raise InputError(f"{row.place}: unknown label '{name}'; allowed: {', '.join(self.labels)}")
         return self.ids[name]
 
-    def weight(self, example: Example) -> float:
-        return example.weight
-
     def _logits(self, model: nn.Module, examples: list[Example]) -> Tensor:
         device = next(model.parameters()).device
         return model(**self.inputs.pad([example.encodings[0] for example in examples], device)).logits.float()
@@ -101,16 +98,16 @@ class Classification:
         logits = self._logits(model, examples)
         targets = torch.tensor([example.target for example in examples], device=logits.device)
         weights = torch.tensor([example.weight for example in examples], device=logits.device)
-        smoothing = self.config.classification.label_smoothing
-        return (cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing) * weights).sum()
+        losses = cross_entropy(logits, targets, reduction="none", label_smoothing=self.label_smoothing)
+        return (losses * weights).sum()
 
     def predict(self, model: nn.Module, examples: list[Example]) -> list[tuple[int, float, float | None]]:
         """(class id, its probability, loss of the right class or None) an example."""
         log_probabilities = self._logits(model, examples).log_softmax(-1).cpu()
         best, ids = log_probabilities.max(-1)
         losses = [
-            None if e.target is None else -float(row[e.target])
-            for e, row in zip(examples, log_probabilities, strict=True)
+            None if example.target is None else -float(row[example.target])
+            for example, row in zip(examples, log_probabilities, strict=True)
         ]
         return list(zip(ids.tolist(), best.exp().tolist(), losses, strict=True))
 
@@ -118,34 +115,41 @@ class Classification:
         scores = classification_scores([right for right, _ in pairs], [guess for _, (guess, _, _) in pairs])
         return {**scores, "loss": sum(loss for _, (_, _, loss) in pairs) / len(pairs)}
 
-    def diagnose(self, model: nn.Module, examples: Sequence[Example]) -> dict[str, float]:
-        return {}
-
     def majority(self, train: Sequence[Any], test: Sequence[Any]) -> dict[str, float]:
-        """Scores on the targets `test` of always naming the most frequent class of `train`."""
-        name = Counter(train).most_common(1)[0][0]
-        return classification_scores(test, [name] * len(test))
+        most_frequent = Counter(train).most_common(1)[0][0]
+        return classification_scores(test, [most_frequent] * len(test))
 
     def output(self, prediction: tuple[int, float, float | None]) -> dict[str, Any]:
         return {"label": self.labels[prediction[0]], "score": prediction[1]}
 
-    def save(self, model: nn.Module, folder: Path) -> None:
-        write_folder(
-            model, self.inputs, folder, {"task": "classification", "metric": self.metric, "labels": self.labels}
-        )
+
+def label_names(values: Iterable[Any]) -> list[str]:
+    """Distinct labels as text; numbers in numeric order, other names in alphabetical order."""
+    names = {str(value) for value in values}
+    try:
+        return sorted(names, key=int)
+    except ValueError:
+        return sorted(names)
 
 
-def _head_values(config: FinetuneConfig, model_config: Any) -> dict[str, Any]:
+def classification_scores(rights: Sequence[int], guesses: Sequence[int]) -> dict[str, float]:
+    """accuracy, macro_f1 (over the classes that occur), matthews, n, and the share of the most frequent guess."""
+    return {
+        "accuracy": float(accuracy_score(rights, guesses)),
+        "macro_f1": float(f1_score(rights, guesses, average="macro")),
+        "matthews": float(matthews_corrcoef(rights, guesses)),
+        "most_frequent_guess": float(np.bincount(guesses).max()) / len(guesses),
+        "n": len(rights),
+    }
+
+
+def _head_values(pooling: Pooling | None, model_config: Any) -> dict[str, Any]:
     """Config values that give the head the asked pooling; InputError where the architecture's head cannot."""
-    if hasattr(model_config, "classifier_pooling"):
-        pooling = config.pooling or "mean"
-        if pooling in ("cls", "mean"):
-            return {"classifier_pooling": pooling}
-        allowed = "cls, mean"
-    elif config.pooling in (None, "cls"):
-        return {}
-    else:
-        pooling, allowed = config.pooling, "cls"
-    raise InputError(
-        f"pooling: the {model_config.model_type} head for classification cannot do '{pooling}'; allowed: {allowed}"
-    )
+    has_choice = hasattr(model_config, "classifier_pooling")
+    allowed = ("cls", "mean") if has_choice else ("cls",)
+    if pooling is not None and pooling not in allowed:
+        raise InputError(
+            f"pooling: the {model_config.model_type} head for classification cannot do '{pooling}'; "
+            f"allowed: {', '.join(allowed)}"
+        )
+    return {"classifier_pooling": pooling or "mean"} if has_choice else {}

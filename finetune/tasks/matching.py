@@ -1,14 +1,14 @@
 """Sentence matching: SimCSE without labels, with positives, with hard negatives; pairs with scores (CoSENT or cosine).
 
 Without labels a sentence is its own positive under another dropout, so dropout must be on: an encoder trained with 0
-gets 0.1, and that is said. The MLP on top exists only in that kind and only while training; what is saved, scored and
+gets 0.1, with a message. The MLP on top exists only without labels and only while training; what is saved, scored and
 served is the pooled encoder. A batch is encoded in length-sorted parts that fit the caches; the loss sees it whole.
 """
 
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -17,81 +17,95 @@ from torch.nn.functional import normalize
 from transformers import AutoModel
 
 from configs import InputError
-from finetune.config import FinetuneConfig, chosen_metric
+from finetune.config import FinetuneConfig, MatchingConfig, Pooling
+from finetune.folder.description import ModelDescription
 from finetune.folder.load import load_model
-from finetune.folder.pooling import pool, stored_pooling, write_sentence_files
-from finetune.folder.write import write_folder
+from finetune.folder.onnx_graph import SENTENCE_OUTPUT
+from finetune.folder.pooling import SentenceEncoder, stored_pooling, write_sentence_files
+from finetune.folder.write import new_model_folder
 from finetune.reading.batching import token_budget, token_budget_batches
-from finetune.reading.columns import has_roles, number_of
+from finetune.reading.columns import RoleSet, has_roles, number_of
 from finetune.reading.inputs import Encoding, Inputs
 from finetune.reading.rows import Row
 from finetune.tasks.matching_loss import contrastive_loss, cosent_loss, cosine_loss
 from finetune.tasks.matching_metrics import retrieval_scores, similarity_scores, space_scores
-from finetune.tasks.protocol import Example
+from finetune.tasks.protocol import Example, Task
 
-METRICS = ("spearman", "mrr", "recall@1", "recall@5", "recall@10")
+UNSUPERVISED: RoleSet = ("text",)
+PAIRS: RoleSet = ("text_a", "text_b")
+SCORED_PAIRS: RoleSet = ("text_a", "text_b", "score")
+TRIPLES: RoleSet = ("text_a", "text_b", "negative")
+RETRIEVAL: RoleSet = ("query", "target")
 DROPOUTS = (
     "hidden_dropout_prob", "attention_probs_dropout_prob", "embedding_dropout", "attention_dropout", "mlp_dropout"
 )  # fmt: skip
+DIAGNOSED_ROWS = 128
 
 
-class SentenceEncoder(nn.Module):
-    """An encoder and its pooling; `projection` (training only) is SimCSE's MLP on the pooled vector."""
+class Matching(Task[Example]):
+    """The task for one run; `trained_on`: the roles of its training rows, which decide the loss."""
 
-    def __init__(self, encoder: Any, pooling: str, with_projection: bool):
-        super().__init__()
-        self.encoder, self.pooling = encoder, pooling
-        width = encoder.config.hidden_size
-        self.projection = nn.Sequential(nn.Linear(width, width), nn.Tanh()) if with_projection else None
+    name = "matching"
+    metrics = ("spearman", "mrr", "recall@1", "recall@5", "recall@10")
+    training_roles = (TRIPLES, SCORED_PAIRS, PAIRS, UNSUPERVISED)
+    scoring_roles = (SCORED_PAIRS, RETRIEVAL)
+    prediction_roles = (PAIRS,)
+    output_names = SENTENCE_OUTPUT
+    compares_rows = True
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
-        """Padded inputs (rows, length) -> vectors (rows, width)."""
-        first_last = self.pooling == "first_last"
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-        if token_type_ids is not None:
-            inputs["token_type_ids"] = token_type_ids
-        output = self.encoder(**inputs, output_hidden_states=first_last)
-        states = output.last_hidden_state
-        if first_last:
-            states = (output.hidden_states[1] + output.hidden_states[-1]) / 2
-        vectors = pool(states, attention_mask, self.pooling)
-        return self.projection(vectors) if self.projection is not None and self.training else vectors
-
-
-class Matching:
-    """The task for one run; `kind` is that of the training rows, `("text",)` being the unsupervised one."""
-
-    def __init__(self, config: FinetuneConfig, inputs: Inputs, kind: tuple[str, ...], score_range: tuple[float, float]):
-        self.config, self.inputs, self.kind, self.score_range = config, inputs, kind, score_range
-        self.pooling = config.pooling or "mean"
-        self.metric = chosen_metric(config, _default_metric(config), METRICS)
-        self.contrastive = True
-        self.dropout: dict[str, float] = {}
+    def __init__(
+        self, inputs: Inputs, metric: str | None, pooling: Pooling | None, trained_on: RoleSet, max_tokens: int | None
+    ):
+        super().__init__(inputs, metric)
+        self.pooling: Pooling = pooling or "mean"
+        self.trained_on, self.max_tokens = trained_on, max_tokens
+        self.options = MatchingConfig()
+        self.score_range = (0.0, 1.0)
+        self.dropout: dict[str, float] = {}  # to set in the model's config
 
     @classmethod
-    def from_training_rows(cls, config: FinetuneConfig, inputs: Inputs, rows: Sequence[Row]) -> "Matching":
-        """The task for the kind of the training rows; InputError when their scores are all the same."""
+    def default_metric(cls, config: FinetuneConfig) -> str:
+        """mrr where the first scored file is one of queries and targets, else spearman."""
+        scored = (*config.dev, *config.test)[:1]
+        return "mrr" if scored and has_roles(scored[0], RETRIEVAL, config.columns) else "spearman"
+
+    @classmethod
+    def from_training_rows(cls, config: FinetuneConfig, inputs: Inputs, rows: Sequence[Row]) -> Self:
+        """The task for the roles of the training rows; InputError when their scores are all the same."""
         scores = [number_of(row, "score") for row in rows if "score" in row.values] or [0.0, 1.0]
         if min(scores) == max(scores):
             raise InputError(f"{config.train[0]}: all scores are {scores[0]}: there is nothing to learn")
         stored = stored_pooling(config.model)
         if config.pooling and stored and config.pooling != stored:
             print(f"pooling: {config.pooling} as configured; {config.model} was made for {stored}")
-        config = config.model_copy(update={"pooling": config.pooling or stored})
-        task = cls(config, inputs, tuple(rows[0].values), (min(scores), max(scores)))
+        metric = config.metric or cls.default_metric(config)
+        budget = config.training.max_tokens_per_device
+        task = cls(inputs, metric, config.pooling or stored, tuple(rows[0].values), budget)
+        task.options = config.matching
+        task.score_range = (min(scores), max(scores))
         task.dropout = task._dropout_values()
         return task
 
     @classmethod
-    def from_facts(cls, config: FinetuneConfig, inputs: Inputs, facts: dict[str, Any]) -> "Matching":
+    def from_description(cls, description: ModelDescription, inputs: Inputs, max_tokens: int | None = None) -> Self:
         """The task for scoring a finished folder, or a bare encoder."""
-        return cls(config, inputs, tuple(facts.get("kind", ("text_a", "text_b"))), (0.0, 1.0))
+        trained_on = tuple(description.trained_on or PAIRS)
+        return cls(inputs, description.metric, description.pooling, trained_on, max_tokens)
+
+    def description(self) -> ModelDescription:
+        return ModelDescription(
+            task=self.name,
+            metric=self.metric,
+            trained_on=list(self.trained_on),
+            pooling=self.pooling,
+            temperature=self.options.temperature,
+        )
 
     def _dropout_values(self) -> dict[str, float]:
         """The dropout probabilities to set in the model's config: none where its own ones do."""
         names = [name for name in DROPOUTS if hasattr(self.inputs.model_config, name)]
-        wanted = self.config.matching.dropout
-        if self.kind != ("text",):
+        wanted = self.options.dropout
+        if self.trained_on != UNSUPERVISED:
             return {} if wanted is None else dict.fromkeys(names, wanted)
         if wanted == 0:
             raise InputError("matching.dropout: 0 leaves unsupervised SimCSE without two views of a sentence; use 0.1")
@@ -103,10 +117,10 @@ class Matching:
 
     def build(self, folder: str, *, from_scratch: bool) -> nn.Module:
         encoder = load_model(AutoModel, folder, from_scratch, **self.dropout)
-        return SentenceEncoder(encoder, self.pooling, with_projection=self.kind == ("text",))
+        return SentenceEncoder(encoder, self.pooling, with_projection=self.trained_on == UNSUPERVISED)
 
     def encode(self, rows: Sequence[Row], *, training: bool) -> list[Example]:
-        """An example has its 1-3 texts' encodings; the target is a score, or in retrieval a digest."""
+        """An example has the encodings of its 1-3 texts; the target is a score, in retrieval a digest of the text."""
         roles = [role for role in rows[0].values if role != "score"]
         encodings = [self.inputs.encode([row.values[role] for row in rows]) for role in roles]
         return [
@@ -121,33 +135,29 @@ class Matching:
             return hashlib.blake2b(row.values["target"].encode(), digest_size=16).digest()
         return None
 
-    def weight(self, example: Example) -> float:
-        return example.weight
-
     def _vectors(self, model: nn.Module, examples: list[Example]) -> list[Tensor]:
         """One (examples, width) a text of the example: length-sorted forward passes, joined in order."""
         count = len(examples[0].encodings)
         encodings = [example.encodings[i] for i in range(count) for example in examples]
         device = next(model.parameters()).device
         lengths = [len(encoding["input_ids"]) for encoding in encodings]
-        batches = token_budget_batches(lengths, token_budget(self.config.training.max_tokens_per_device, device))
+        batches = token_budget_batches(lengths, token_budget(self.max_tokens, device))
         vectors = [model(**self.inputs.pad([encodings[i] for i in batch], device)).float() for batch in batches]
-        places = torch.tensor([i for batch in batches for i in batch], device=device)
-        return list(torch.cat(vectors)[places.argsort()].chunk(count))
+        order = torch.tensor([i for batch in batches for i in batch], device=device)
+        return list(torch.cat(vectors)[order.argsort()].chunk(count))
 
     def loss(self, model: nn.Module, examples: list[Example]) -> Tensor:
-        if self.kind == ("text",):  # the same text twice: two dropouts
+        if self.trained_on == UNSUPERVISED:  # the same text twice, each under its own dropout
             examples = [Example(example.encodings * 2) for example in examples]
         vectors = self._vectors(model, examples)
-        options = self.config.matching
-        if "score" not in self.kind:
+        if "score" not in self.trained_on:
             texts = [[text_key(text) for text in example.encodings] for example in examples]
             keys = torch.tensor(texts, device=vectors[0].device).unbind(1)
             negatives = vectors[2] if len(vectors) > 2 else None
-            return contrastive_loss(vectors[0], vectors[1], negatives, options.temperature, keys)
+            return contrastive_loss(vectors[0], vectors[1], negatives, self.options.temperature, keys)
         scores = torch.tensor([example.target for example in examples], device=vectors[0].device)
-        if options.scored_loss == "cosent":
-            return cosent_loss(vectors[0], vectors[1], scores, options.temperature)
+        if self.options.scored_loss == "cosent":
+            return cosent_loss(vectors[0], vectors[1], scores, self.options.temperature)
         low, high = self.score_range
         return cosine_loss(vectors[0], vectors[1], (scores - low) / (high - low))
 
@@ -174,8 +184,8 @@ class Matching:
         return {**scores, "n": len(pairs)}
 
     def diagnose(self, model: nn.Module, examples: Sequence[Example]) -> dict[str, float]:
-        """The space of up to 128 training rows; a text's positive is itself under dropout where it has no other."""
-        sample = [Example(example.encodings[:2]) for example in examples[:128]]
+        """`space_scores` of some training rows; a text's positive is itself under dropout where it has no other."""
+        sample = [Example(example.encodings[:2]) for example in examples[:DIAGNOSED_ROWS]]
         if len(sample) < 2:
             return {}
         assert isinstance(model, SentenceEncoder)
@@ -187,35 +197,16 @@ class Matching:
                 model.eval()
         return space_scores(*(normalize(vector, dim=-1).cpu() for vector in vectors))
 
-    def majority(self, train: Sequence[Any], test: Sequence[Any]) -> dict[str, float]:
-        raise AssertionError("refused by the config")
-
     def output(self, prediction: Any) -> dict[str, Any]:
         return {"cosine": prediction} if isinstance(prediction, float) else {"vector": prediction.tolist()}
 
-    def save(self, model: nn.Module, folder: Path) -> None:
-        assert isinstance(model, SentenceEncoder)
+    def save(self, model: Any, folder: Path) -> None:
         shape = model.encoder.config
-        facts: dict[str, Any] = {
-            "task": "matching",
-            "metric": self.metric,
-            "kind": list(self.kind),
-            "pooling": self.pooling,
-        }
-        facts["temperature"] = self.config.matching.temperature
-
-        def more(path: Path) -> None:
+        with new_model_folder(folder, self.inputs, self.description()) as path:
+            model.encoder.save_pretrained(path)
             write_sentence_files(path, self.pooling, shape.hidden_size, shape.num_hidden_layers, self.inputs.max_length)
-
-        write_folder(model.encoder, self.inputs, folder, facts, more)
 
 
 def text_key(encoding: Encoding) -> int:
     """A number (64 bits) that is the same for texts that the model cannot tell apart, on every process."""
     return hash(tuple(encoding["input_ids"]))
-
-
-def _default_metric(config: FinetuneConfig) -> str:
-    """mrr where the first scored file is one of queries and targets, else spearman."""
-    scored = (*config.dev, *config.test)[:1]
-    return "mrr" if scored and has_roles(scored[0], ("query", "target"), config.columns) else "spearman"

@@ -24,41 +24,38 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         gradient = gradient.contiguous()
-        dist.all_reduce(gradient)  # what every process's terms ask of these vectors
+        dist.all_reduce(gradient)  # the terms of every process depend on these vectors
         return gradient.chunk(dist.get_world_size())[dist.get_rank()]
 
 
 def gather(local: Tensor) -> Tensor:
     """(rows, …) of each process -> (processes x rows, …), rank by rank, differentiable. Equal numbers of rows."""
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return local
-    return _Gather.apply(local)
+    return local if _num_processes() == 1 else _Gather.apply(local)
 
 
-def processes() -> int:
-    """Number of processes in the group; 1 without one."""
+def _num_processes() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def contrastive_loss(
     anchors: Tensor, targets: Tensor, negatives: Tensor | None, temperature: float, keys: Sequence[Tensor]
 ) -> Tensor:
-    """Sum over this process's anchors (n, d) of -log softmax(cosine / temperature) at its own target among all.
+    """InfoNCE: the sum over this process's anchors (n, d) of -log softmax(cosine / temperature) at their targets.
 
-    `targets` (n, d) are the positives, `negatives` (n, d) more wrong ones; those of all processes are compared with.
-    `keys`: a number a text, (n,) of anchors, targets and negatives. A text is no wrong answer to itself: what equals
-    the anchor or its target, and what another row names as the target of an equal anchor, is left out of the sum.
+    `targets` (n, d) are the positives, `negatives` (n, d) more wrong ones; those of all processes are candidates.
+    `keys` identify the texts: (n,) numbers of anchors, of targets and of negatives. Equal texts are no negatives: a
+    candidate that equals the anchor or its target, and the target of another row with an equal anchor, are left out.
     """
     anchors = normalize(anchors.float(), dim=-1)
     candidates = gather(normalize(targets.float(), dim=-1))
-    first = len(anchors) * (dist.get_rank() if processes() > 1 else 0)
     if negatives is not None:
         candidates = torch.cat([candidates, gather(normalize(negatives.float(), dim=-1))])
+    first = len(anchors) * (dist.get_rank() if _num_processes() > 1 else 0)
     right = torch.arange(first, first + len(anchors), device=anchors.device)
-    everyones = [gather(each) for each in keys]
-    candidate_keys = torch.cat(everyones[1:])[None]
-    also_right = (candidate_keys == keys[0][:, None]) | (candidate_keys == keys[1][:, None])
-    also_right[:, : len(everyones[0])] |= everyones[0][None] == keys[0][:, None]
+    anchor_keys, *candidate_keys = [gather(each) for each in keys]
+    all_candidates = torch.cat(candidate_keys)[None]
+    also_right = (all_candidates == keys[0][:, None]) | (all_candidates == keys[1][:, None])
+    also_right[:, : len(anchor_keys)] |= anchor_keys[None] == keys[0][:, None]
     also_right[torch.arange(len(right), device=right.device), right] = False
     cosines = (anchors @ candidates.T / temperature).masked_fill(also_right, float("-inf"))
     return cross_entropy(cosines, right, reduction="sum")
@@ -73,7 +70,7 @@ def cosent_loss(left: Tensor, right: Tensor, scores: Tensor, temperature: float)
     scores = gather(scores)
     differences = (cosines[None, :] - cosines[:, None]).masked_fill(scores[:, None] <= scores[None, :], float("-inf"))
     terms = torch.cat([differences.flatten(), differences.new_zeros(1)])
-    return torch.logsumexp(terms, 0) * len(cosines) / processes()
+    return torch.logsumexp(terms, 0) * len(cosines) / _num_processes()
 
 
 def cosine_loss(left: Tensor, right: Tensor, scores: Tensor) -> Tensor:

@@ -1,30 +1,12 @@
-"""Scores from small per-row values; every row counts once. Spearman and F1 are scipy's and scikit-learn's."""
+"""Scores of sentence vectors: similarity, retrieval, and the shape of their space. Spearman is scipy's."""
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from scipy.stats import spearmanr
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from torch import Tensor
 
-from configs import InputError
-
 RECALL_AT = (1, 5, 10)
-
-
-def classification_scores(rights: Sequence[int], guesses: Sequence[int]) -> dict[str, float]:
-    """accuracy, macro_f1 (over the classes that occur), matthews, n, and the share of the most frequent guess."""
-    if not rights:
-        raise InputError("no rows to score")
-    top = float(np.bincount(guesses).max()) / len(guesses)
-    return {
-        "accuracy": float(accuracy_score(rights, guesses)),
-        "macro_f1": float(f1_score(rights, guesses, average="macro")),
-        "matthews": float(matthews_corrcoef(rights, guesses)),
-        "most_frequent_guess": top,
-        "n": len(rights),
-    }
 
 
 def similarity_scores(rights: Sequence[float], cosines: Sequence[float]) -> dict[str, float]:
@@ -43,17 +25,15 @@ def retrieval_scores(queries: Tensor, corpus: Tensor, rights: Sequence[int], blo
     right_ids = torch.tensor(rights)
     for start in range(0, len(queries), block):
         similarities = queries[start : start + block] @ corpus.T
-        ids = right_ids[start : start + block, None]
-        right = similarities.gather(1, ids)
-        better = similarities >= right
-        ranks.append(better.sum(1))  # the right one itself is one of them: rank 1 is the best
+        right = similarities.gather(1, right_ids[start : start + block, None])
+        ranks.append((similarities >= right).sum(1))  # the right one itself is one of them: rank 1 is the best
     rank = torch.cat(ranks).double()
     recalls = {f"recall@{k}": float((rank <= k).double().mean()) for k in RECALL_AT}
     return {**recalls, "mrr": float((1 / rank).mean()), "n": len(rank)}
 
 
 def space_scores(left: Tensor, right: Tensor) -> dict[str, float]:
-    """What the space of sentence vectors looks like, from unit vectors of positives (rows, width), row by row.
+    """How the sentence vectors lie in space, from unit vectors of positive pairs: (rows, width) each, row by row.
 
     alignment: mean squared distance of positives; uniformity: log mean of exp(-2 x squared distance) over pairs of
     different rows (lower is more spread; Wang and Isola 2020); mean cosines of positives and of different rows.

@@ -1,74 +1,128 @@
-"""What the engine asks of a task. A task is one object a run: it knows its head, its loss and its metric."""
+"""What the rest of the package asks of a task: one object a run, which knows its head, its loss and its scores.
 
+The rows that a task gets have roles for keys (`reading.columns`). Its losses are sums and its examples carry weights,
+so that a step does not depend on how many processes share a batch.
+"""
+
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from torch import Tensor, nn
 
+from configs import InputError
+from finetune.config import FinetuneConfig, TaskName
+from finetune.folder.description import ModelDescription
+from finetune.folder.write import new_model_folder
+from finetune.reading.columns import RoleSet
 from finetune.reading.inputs import Encoding, Inputs
 from finetune.reading.rows import Row
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One row (or one window of it), tokenised: its encodings, what is right, its share in the loss.
-
-    `layout` says where things are in the encodings: first pieces of words (tagging), offsets of windows (answering).
-    """
+    """One row (or one window of it), tokenised: its encodings, its target, its weight in the loss."""
 
     encodings: list[Encoding]
     target: Any = None
     weight: float = 1.0
-    layout: Any = None
 
     @property
     def length(self) -> int:
         """Tokens."""
         return sum(len(encoding["input_ids"]) for encoding in self.encodings)
 
-    def weightless(self) -> "Example":
-        """The same with no share in the loss."""
-        return replace(self, weight=0.0)
+
+ExampleT = TypeVar("ExampleT", bound=Example)
 
 
-class Task(Protocol):
-    """The rows of the table in `tasks.py`. Rows that a task gets have their columns renamed to roles."""
+class Task(ABC, Generic[ExampleT]):
+    """Base of the tasks. What has a value here is what most tasks have; the rest is each task's own."""
 
-    metric: str
-    inputs: Inputs
-    contrastive: bool  # the loss compares the rows of a batch: batches are whole and not grouped by length
+    name: ClassVar[TaskName]
+    metrics: ClassVar[tuple[str, ...]]  # of which `metric` is one; the first is the default
+    training_roles: ClassVar[Sequence[RoleSet]]  # the most specific set first, here and below
+    scoring_roles: ClassVar[Sequence[RoleSet]]
+    prediction_roles: ClassVar[Sequence[RoleSet]]
+    output_names: ClassVar[tuple[str, ...]] = ("logits",)  # of the tensors that the model returns
+    outputs_per_token: ClassVar[bool] = False  # those tensors are (rows, tokens, …)
+    # the loss compares the rows of a batch: batches are whole, of equal size and not grouped by length
+    compares_rows: ClassVar[bool] = False
+    labels: Sequence[str] = ()  # class names or tags by id; empty where the task has none
 
+    def __init__(self, inputs: Inputs, metric: str | None) -> None:
+        """InputError for a metric that the task does not compute; None is the task's own."""
+        if metric is not None and metric not in self.metrics:
+            raise InputError(f"metric: {self.name} has no '{metric}'; allowed: {', '.join(self.metrics)}")
+        self.inputs = inputs
+        self.metric = metric or self.metrics[0]
+
+    @classmethod
+    def all_roles(cls) -> list[str]:
+        """Every role that a column may be mapped to."""
+        return list(dict.fromkeys(role for roles in (*cls.training_roles, *cls.scoring_roles) for role in roles))
+
+    @classmethod
+    def default_metric(cls, config: FinetuneConfig) -> str:
+        """The metric of a configuration that names none."""
+        return cls.metrics[0]
+
+    @classmethod
+    @abstractmethod
+    def from_training_rows(cls, config: FinetuneConfig, inputs: Inputs, rows: Sequence[Row]) -> Self:
+        """The task to train, with what it learns from its rows (class names, range of scores)."""
+
+    @classmethod
+    @abstractmethod
+    def from_description(cls, description: ModelDescription, inputs: Inputs, max_tokens: int | None = None) -> Self:
+        """The task of a finished folder, for scoring and predicting; `max_tokens` of a batch, padding included."""
+
+    @abstractmethod
+    def description(self) -> ModelDescription:
+        """What the folder of the trained model says about itself."""
+
+    @abstractmethod
     def build(self, folder: str, *, from_scratch: bool) -> nn.Module:
         """The model with its head, pretrained or (`from_scratch`) random, fp32, on the CPU."""
 
+    @abstractmethod
     def target(self, row: Row) -> Any:
         """What is right for the row, None where it holds no answer; InputError naming a row whose answer is wrong."""
 
-    def encode(self, rows: Sequence[Row], *, training: bool) -> list[Example]:
+    @abstractmethod
+    def encode(self, rows: Sequence[Row], *, training: bool) -> list[ExampleT]:
         """Tokenise and check rows: one example a row (when training, answering gives one a window)."""
 
-    def weight(self, example: Example) -> float:
-        """The example's part of the denominator of the loss."""
-
-    def loss(self, model: nn.Module, examples: list[Example]) -> Tensor:
+    @abstractmethod
+    def loss(self, model: nn.Module, examples: list[ExampleT]) -> Tensor:
         """Sum of the losses of this process's examples, a scalar; over all processes they add up to the whole."""
 
-    def predict(self, model: nn.Module, examples: list[Example]) -> list[Any]:
+    @abstractmethod
+    def predict(self, model: nn.Module, examples: list[ExampleT]) -> list[Any]:
         """One small prediction an example (never logits of a whole set); called in eval mode without gradients."""
 
+    @abstractmethod
     def score(self, pairs: Sequence[tuple[Any, Any]]) -> dict[str, float]:
         """Scores of (target, prediction) of each row, `metric` among them; at least one row."""
 
-    def diagnose(self, model: nn.Module, examples: Sequence[Example]) -> dict[str, float]:
-        """Numbers about a model beside its scores, from training examples; {} where the task has none."""
-
-    def majority(self, train: Sequence[Any], test: Sequence[Any]) -> dict[str, float]:
-        """Scores on the targets `test` of always answering with the most frequent target of `train`."""
-
+    @abstractmethod
     def output(self, prediction: Any) -> dict[str, Any]:
         """The prediction as a row of `finetune.predict`."""
 
-    def save(self, model: nn.Module, folder: Path) -> None:
+    def majority(self, train: Sequence[Any], test: Sequence[Any]) -> dict[str, float]:
+        """Scores on the targets `test` of always answering with the most frequent target of `train`.
+
+        Only tasks with labels have it; the configuration refuses it for the others.
+        """
+        raise NotImplementedError(self.name)
+
+    def diagnose(self, model: nn.Module, examples: Sequence[ExampleT]) -> dict[str, float]:
+        """Numbers about a model beside its scores, from training examples; {} where the task has none."""
+        return {}
+
+    def save(self, model: Any, folder: Path) -> None:
         """Write a folder that plain transformers (or sentence-transformers) loads, with `finetune.json`."""
+        with new_model_folder(folder, self.inputs, self.description()) as path:
+            model.save_pretrained(path)

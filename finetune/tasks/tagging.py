@@ -1,14 +1,13 @@
 """Tagging of words (BIO, BIOES or BMEO), with transformers' own head (`AutoModelForTokenClassification`).
 
-A word is learned and predicted at its first piece. Words beyond the model's length get `O` and are counted as cut; so
-do words that the tokenizer leaves without a piece. Scores are entity F1 by seqeval; its scheme has no `M-` (middle),
-which is read as `I-`.
+A word is learned and predicted at its first piece. Words without one, which lie beyond the model's length or vanish in
+the tokenizer, get `O`. Scores are entity F1 by seqeval; its scheme has no `M-` (middle), which is read as `I-`.
 """
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from seqeval.metrics import accuracy_score, f1_score, precision_score, recall_score
@@ -17,39 +16,50 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForTokenClassification
 
 from configs import InputError
-from finetune.config import FinetuneConfig, chosen_metric
+from finetune.config import FinetuneConfig
+from finetune.folder.description import ModelDescription
 from finetune.folder.load import load_model
-from finetune.folder.write import write_folder
 from finetune.reading.inputs import Inputs
 from finetune.reading.rows import Row
-from finetune.tasks.protocol import Example
+from finetune.tasks.protocol import Example, Task
 
-METRICS = ("f1", "precision", "recall", "accuracy")
 OUTSIDE = "O"
 
 
-class Tagging:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaggingExample(Example):
+    """A row of words; its weight is the number of words that are learned."""
+
+    first_pieces: list[int]  # of each word the position of its first piece, -1 where it has none
+
+
+class Tagging(Task[TaggingExample]):
     """The task for one run. `labels` are the tags by id, `O` first."""
 
-    contrastive = False
+    name = "tagging"
+    metrics = ("f1", "precision", "recall", "accuracy")
+    training_roles = (("tokens", "tags"),)
+    scoring_roles = training_roles
+    prediction_roles = (("tokens",),)
+    outputs_per_token = True
 
-    def __init__(self, config: FinetuneConfig, inputs: Inputs, labels: Sequence[str]):
-        self.inputs, self.labels = inputs, list(labels)
-        self.metric = chosen_metric(config, "f1", METRICS)
+    def __init__(self, inputs: Inputs, metric: str | None, labels: Sequence[str]):
+        super().__init__(inputs, metric)
+        self.labels = list(labels)
         self.ids = {name: i for i, name in enumerate(self.labels)}
-        if config.pooling is not None:
-            raise InputError("pooling: tagging has none, it reads every word")
 
     @classmethod
-    def from_training_rows(cls, config: FinetuneConfig, inputs: Inputs, rows: Sequence[Row]) -> "Tagging":
+    def from_training_rows(cls, config: FinetuneConfig, inputs: Inputs, rows: Sequence[Row]) -> Self:
         """The task with the configured tags, or those of the training rows; `O` is always one of them."""
         tags = set(config.tagging.labels) or {tag for row in rows for tag in _words(row, "tags")}
-        return cls(config, inputs, [OUTSIDE, *sorted(tags - {OUTSIDE})])
+        return cls(inputs, config.metric, [OUTSIDE, *sorted(tags - {OUTSIDE})])
 
     @classmethod
-    def from_facts(cls, config: FinetuneConfig, inputs: Inputs, facts: dict[str, Any]) -> "Tagging":
-        """The task that a finished folder was trained for."""
-        return cls(config, inputs, facts["labels"])
+    def from_description(cls, description: ModelDescription, inputs: Inputs, max_tokens: int | None = None) -> Self:
+        return cls(inputs, description.metric, description.labels or ())
+
+    def description(self) -> ModelDescription:
+        return ModelDescription(task=self.name, metric=self.metric, labels=list(self.labels))
 
     def build(self, folder: str, *, from_scratch: bool) -> nn.Module:
         values = {"id2label": dict(enumerate(self.labels)), "label2id": self.ids}
@@ -66,42 +76,38 @@ class Tagging:
                 raise InputError(f"{row.place}: unknown tag '{tag}'; allowed: {', '.join(self.labels)}")
         return [self.ids[tag] for tag in tags]
 
-    def encode(self, rows: Sequence[Row], *, training: bool) -> list[Example]:
-        """The layout is, for each word, the position of its first piece, -1 where it has none."""
+    def encode(self, rows: Sequence[Row], *, training: bool) -> list[TaggingExample]:
         targets = [self.target(row) for row in rows]
         encoded = self.inputs.encode_words([_words(row, "tokens") for row in rows])
         return [
-            Example([encoding], target, sum(place >= 0 for place in places), places)
-            for (encoding, places), target in zip(encoded, targets, strict=True)
+            TaggingExample([encoding], target, sum(piece >= 0 for piece in first_pieces), first_pieces=first_pieces)
+            for (encoding, first_pieces), target in zip(encoded, targets, strict=True)
         ]
 
-    def weight(self, example: Example) -> float:
-        return example.weight
-
-    def _logits(self, model: nn.Module, examples: list[Example]) -> Tensor:
+    def _logits(self, model: nn.Module, examples: list[TaggingExample]) -> Tensor:
         """(words with a piece, tags), word by word, example by example."""
         device = next(model.parameters()).device
         logits = model(**self.inputs.pad([example.encodings[0] for example in examples], device)).logits.float()
-        rows = [i for i, example in enumerate(examples) for place in example.layout if place >= 0]
-        places = [place for example in examples for place in example.layout if place >= 0]
-        return logits[rows, places]
+        rows = [i for i, example in enumerate(examples) for piece in example.first_pieces if piece >= 0]
+        pieces = [piece for example in examples for piece in example.first_pieces if piece >= 0]
+        return logits[rows, pieces]
 
-    def loss(self, model: nn.Module, examples: list[Example]) -> Tensor:
+    def loss(self, model: nn.Module, examples: list[TaggingExample]) -> Tensor:
         logits = self._logits(model, examples)
-        kept = [
+        learned = [
             (tag, bool(example.weight))
             for example in examples
-            for tag, place in zip(example.target, example.layout, strict=True)
-            if place >= 0
+            for tag, piece in zip(example.target, example.first_pieces, strict=True)
+            if piece >= 0
         ]
-        targets, weights = torch.tensor(kept, device=logits.device).reshape(-1, 2).T
+        targets, weights = torch.tensor(learned, device=logits.device).reshape(-1, 2).T
         return (cross_entropy(logits, targets, reduction="none") * weights).sum()
 
-    def predict(self, model: nn.Module, examples: list[Example]) -> list[list[int]]:
+    def predict(self, model: nn.Module, examples: list[TaggingExample]) -> list[list[int]]:
         """A tag id for every word."""
-        found = iter(self._logits(model, examples).argmax(-1).tolist())
+        predicted = iter(self._logits(model, examples).argmax(-1).tolist())
         outside = self.ids[OUTSIDE]
-        return [[next(found) if place >= 0 else outside for place in example.layout] for example in examples]
+        return [[next(predicted) if piece >= 0 else outside for piece in example.first_pieces] for example in examples]
 
     def score(self, pairs: Sequence[tuple[Any, Any]]) -> dict[str, float]:
         rights = [[_seqeval_tag(self.labels[i]) for i in tags] for tags, _ in pairs]
@@ -114,19 +120,12 @@ class Tagging:
             "n": len(rights),
         }
 
-    def diagnose(self, model: nn.Module, examples: Sequence[Example]) -> dict[str, float]:
-        return {}
-
     def majority(self, train: Sequence[Any], test: Sequence[Any]) -> dict[str, float]:
-        """Scores of giving every word the most frequent tag of `train`."""
-        tag = Counter(tag for tags in train for tag in tags).most_common(1)[0][0]
-        return self.score([(tags, [tag] * len(tags)) for tags in test])
+        most_frequent = Counter(tag for tags in train for tag in tags).most_common(1)[0][0]
+        return self.score([(tags, [most_frequent] * len(tags)) for tags in test])
 
     def output(self, prediction: list[int]) -> dict[str, Any]:
         return {"tags": [self.labels[i] for i in prediction]}
-
-    def save(self, model: nn.Module, folder: Path) -> None:
-        write_folder(model, self.inputs, folder, {"task": "tagging", "metric": self.metric, "labels": self.labels})
 
 
 def _words(row: Row, role: str) -> list[str]:

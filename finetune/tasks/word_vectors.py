@@ -1,6 +1,6 @@
 """The baseline of words without context: a linear model on the embedding table of the encoder's folder.
 
-It tells what the words alone say, so what an encoder scores above it comes from reading them together. A text is the
+It shows how far the words alone go, so what an encoder scores above it comes from reading them together. A text is the
 mean of its pieces' vectors (special tokens apart). Classification: logistic regression on it, for a pair on
 [u, v, |u - v|, u * v]; tagging: on the vector of each word's first piece; matching: the cosine of two means, with
 nothing to learn. It stands in the place of the task's model, so the task itself scores it.
@@ -20,27 +20,28 @@ from transformers import AutoModel
 from finetune.folder.load import load_model
 from finetune.folder.pooling import pool
 from finetune.reading.inputs import Inputs
-from finetune.tasks.protocol import Example
+from finetune.tasks.protocol import Example, Task
+from finetune.tasks.tagging import TaggingExample
 
 
 class WordVectors(nn.Module):
     """Called like the task's model: gives `.logits` (rows, classes) or (rows, length, tags), or vectors (rows, width).
 
-    `form`: the name of the task; `pair`: two texts of a row are told apart by SEP.
+    `per_token`: a vector a token instead of their mean; `pair`: the two texts of a row, told apart by SEP.
     """
 
-    def __init__(self, table: Tensor, inputs: Inputs, form: str, pair: bool):
+    def __init__(self, table: Tensor, inputs: Inputs, *, per_token: bool, pair: bool):
         super().__init__()
         self.table = nn.Embedding.from_pretrained(table)
         self.specials = nn.Buffer(torch.tensor(inputs.tokenizer.all_special_ids))
         self.sep = inputs.tokenizer.sep_token_id
-        self.form, self.pair = form, pair
+        self.per_token, self.pair = per_token, pair
         self.head: nn.Linear | None = None
 
     def features(self, input_ids: Tensor) -> Tensor:
-        """(rows, length) -> (rows, width), four widths for a pair, or (rows, length, width) for tagging."""
+        """(rows, length) -> (rows, width), (rows, 4 x width) for a pair, or (rows, length, width) per token."""
         vectors = self.table(input_ids)
-        if self.form == "tagging":
+        if self.per_token:
             return vectors
         words = ~torch.isin(input_ids, self.specials)
         if not self.pair:
@@ -54,16 +55,16 @@ class WordVectors(nn.Module):
         return SimpleNamespace(logits=self.head(features)) if self.head else features
 
 
-def word_vector_model(form: str, folder: str, inputs: Inputs, examples: Sequence[Example], classes: int) -> WordVectors:
-    """The baseline for the task `form`, fitted on its training examples; `classes` labels, 0 where none are learned.
+def word_vector_model(task: Task[Any], folder: str, examples: Sequence[Example]) -> WordVectors:
+    """The baseline for `task`, fitted on its training examples where the task has labels to learn.
 
     InputError for a folder whose encoder does not load.
     """
     table = load_model(AutoModel, folder).get_input_embeddings().weight.detach().clone()
-    pair = form == "classification" and _has_second_text(examples[0], inputs)
-    model = WordVectors(table, inputs, form, pair)
-    if classes:
-        model.head = _fit(*_training_points(model, examples), classes)
+    pair = task.name == "classification" and _has_second_text(examples[0], task.inputs)
+    model = WordVectors(table, task.inputs, per_token=task.outputs_per_token, pair=pair)
+    if task.labels:
+        model.head = _fit(*_training_points(model, examples), len(task.labels))
     return model
 
 
@@ -78,13 +79,14 @@ def _training_points(model: WordVectors, examples: Sequence[Example]) -> tuple[n
     """Features (points, n) and class ids (points,): a point an example, or in tagging a word."""
     points, targets = [], []
     for example in examples:
-        found = model.features(torch.tensor([example.encodings[0]["input_ids"]]))[0]
-        if model.form == "tagging":
-            kept = [(place, tag) for place, tag in zip(example.layout, example.target, strict=True) if place >= 0]
-            points.append(found[[place for place, _ in kept]])
-            targets += [tag for _, tag in kept]
+        features = model.features(torch.tensor([example.encodings[0]["input_ids"]]))[0]
+        if isinstance(example, TaggingExample):
+            tagged = zip(example.first_pieces, example.target, strict=True)
+            learned = [(piece, tag) for piece, tag in tagged if piece >= 0]
+            points.append(features[[piece for piece, _ in learned]])
+            targets += [tag for _, tag in learned]
         else:
-            points.append(found[None])
+            points.append(features[None])
             targets.append(example.target)
     return torch.cat(points).numpy(), np.array(targets)
 
@@ -100,7 +102,7 @@ def _fit(points: np.ndarray, targets: np.ndarray, classes: int) -> nn.Linear:
     head = nn.Linear(points.shape[1], classes)
     with torch.no_grad():
         head.weight.zero_()
-        head.bias.fill_(float("-inf"))  # a class without a training row is never named
+        head.bias.fill_(float("-inf"))  # a class without a training row is never predicted
         head.weight[regression.classes_] = torch.tensor(scaled, dtype=torch.float32)
         head.bias[regression.classes_] = torch.tensor(bias - scaled @ scaler.mean_, dtype=torch.float32)
     return head

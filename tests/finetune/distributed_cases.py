@@ -14,13 +14,13 @@ from configs.loader import validate
 from finetune.accelerator import make_accelerator
 from finetune.config import FinetuneConfig
 from finetune.evaluate import evaluate
+from finetune.folder.load import load_inputs
 from finetune.predict import predict
-from finetune.reading.inputs import load_inputs
 from finetune.run import read_training_rows, run
 from finetune.serving import parse_options
 from finetune.tasks.matching_loss import contrastive_loss, cosent_loss
-from finetune.tasks.table import make_task
-from finetune.training import make_optimizer, train_step
+from finetune.tasks.table import TASKS
+from finetune.training import Trainer, make_optimizer
 
 
 def evaluate_case(model: str, config: dict[str, Any]) -> Any:
@@ -49,7 +49,7 @@ def step_case(config: dict[str, Any], path: str) -> float:
     torch.manual_seed(0)
     inputs = load_inputs(checked.model)
     rows = read_training_rows(checked)[:64]
-    task = make_task(checked, inputs, rows)
+    task = TASKS[checked.task].from_training_rows(checked, inputs, rows)
     model = task.build(checked.model, from_scratch=False)
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
@@ -61,7 +61,8 @@ def step_case(config: dict[str, Any], path: str) -> float:
         group["lr"], group["weight_decay"] = 1.0, 0.0
     prepared, optimizer = accelerator.prepare(model, optimizer)
     unclipped = training.model_copy(update={"clip_norm": 1e9})
-    loss = train_step(task, prepared, task.encode(rows, training=True), optimizer, unclipped, accelerator)
+    examples = task.encode(rows, training=True)
+    loss = Trainer(task, examples, unclipped, accelerator).step(prepared, optimizer, examples)
     if accelerator.is_main_process:
         updates = {name: before[name] - parameter.detach() for name, parameter in model.named_parameters()}
         torch.save(updates, f"{path}.{accelerator.num_processes}")

@@ -100,7 +100,7 @@ def test_predictions_are_in_order_over_many_chunks(
     source, out = lines_file(tmp_path, rows), tmp_path / "out.jsonl"
     predict(classifier[0], source, str(out), parse_options(["max_tokens_per_device=50"]))
     whole = [json.loads(line) for line in out.read_text().splitlines()]
-    monkeypatch.setattr("finetune.inference.CHUNK", 7)
+    monkeypatch.setattr("finetune.inference.ROWS_PER_CHUNK", 7)
     predict(classifier[0], source, str(out), parse_options([]))
     chunked = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(whole) == len(chunked) == 50
@@ -113,7 +113,7 @@ def test_an_interrupted_embed_leaves_nothing_under_its_name(
 ) -> None:
     source = lines_file(tmp_path, [{"text": "rain"}] * 20)
     out = tmp_path / "out.npy"
-    monkeypatch.setattr("finetune.inference.CHUNK", 5)
+    monkeypatch.setattr("finetune.inference.ROWS_PER_CHUNK", 5)
     calls = []
 
     def interrupt(*_: Any) -> Any:

@@ -13,13 +13,14 @@ from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
 
 from configs.loader import validate
-from finetune.config import FinetuneConfig
+from finetune.config import AnsweringConfig, FinetuneConfig
 from finetune.evaluate import evaluate
-from finetune.reading.inputs import load_inputs
+from finetune.folder.load import load_inputs
 from finetune.reading.rows import Row, read_rows
 from finetune.run import run
 from finetune.tasks.answering import Answering
 from finetune.tasks.answering_spans import exact_match, overlap_f1
+from finetune.tasks.tagging import Tagging
 
 
 def first_rows(path: Path, count: int, to: Path) -> str:
@@ -65,8 +66,7 @@ def official_f1(guess: str, right: str) -> float:
 @pytest.mark.parametrize("name", ["en_xquad", "zh_cmrc2018_trial"])
 def test_every_answer_is_found_in_its_windows_again(name: str, real_data: Path, minilm: str) -> None:
     """The window targets of each question, read back as characters, are the answer; a wrong answer_start is moved."""
-    values = {"task": "answering", "model": minilm, "run_dir": "x", "train": "x", "answering": {"stride": 64}}
-    task = Answering(validate(FinetuneConfig, values, "test"), load_inputs(minilm, 192), has_unanswerable=False)
+    task = Answering(load_inputs(minilm, 192), None, AnsweringConfig(stride=64), has_unanswerable=False)
     exact, scores, count, lost = 0, 0.0, 0, 0
     for row in list(read_rows(str(real_data / f"qa/{name}.squad.json.gz")))[:200]:
         context, right = row.values["context"], row.values["answers"][0]["text"]
@@ -109,8 +109,6 @@ def test_tagging_reads_both_schemes(real_data: Path, encoder: str, tmp_path: Pat
     for name in ("en_conll2003", "zh_resume_ner"):
         test = first_rows(real_data / f"token/{name}.test.jsonl.gz", 100, tmp_path / f"{name}.jsonl")
         rows = [Row(row.place, row.values) for row in read_rows(test)]
-        from finetune.tasks.tagging import Tagging
-
         settings = config(task="tagging", model=encoder, run_dir="x", train=test)
         task = Tagging.from_training_rows(settings, load_inputs(encoder), rows)
         targets = [task.target(row) for row in rows]

@@ -3,16 +3,19 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
+from finetune.config import Pooling
 from finetune.embed import embed
-from finetune.folder.pooling import POOLINGS, pool, stored_pooling, write_sentence_files
+from finetune.folder.pooling import pool, stored_pooling, write_sentence_files
 from finetune.serving import parse_options
 
+POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 LONG = "rain and snow " * 10
 
 

@@ -1,14 +1,14 @@
-"""Roles, kinds and places."""
+"""Roles, columns and places."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from finetune.reading.columns import check_roles, kind_of, number_of, read_kind
+from finetune.reading.columns import check_mapping, choose_roles, number_of, read_best_roles
 from finetune.reading.rows import Row
 
-KINDS = [("text_a", "text_b", "score"), ("text_a", "text_b"), ("text",)]
+ROLE_SETS = [("text_a", "text_b", "score"), ("text_a", "text_b"), ("text",)]
 
 
 def write(path: Path, *rows: dict[str, object]) -> str:
@@ -16,22 +16,22 @@ def write(path: Path, *rows: dict[str, object]) -> str:
     return str(path)
 
 
-def test_the_most_specific_kind_that_a_file_has(tmp_path: Path) -> None:
+def test_the_most_specific_roles_that_a_file_has(tmp_path: Path) -> None:
     pairs = write(tmp_path / "a.jsonl", {"text_a": "x", "text_b": "y", "label": 1})
-    assert kind_of(pairs, KINDS, {}) == ("text_a", "text_b")
-    assert kind_of(pairs, KINDS, {"text_a": "text_a", "text_b": "text_b", "score": "label"}) == KINDS[0]
-    assert kind_of(pairs, KINDS, {"text": "text_b"}) == ("text",)
+    assert choose_roles(pairs, ROLE_SETS, {}) == ("text_a", "text_b")
+    assert choose_roles(pairs, ROLE_SETS, {"text_a": "text_a", "text_b": "text_b", "score": "label"}) == ROLE_SETS[0]
+    assert choose_roles(pairs, ROLE_SETS, {"text": "text_b"}) == ("text",)
 
 
 def test_a_role_may_have_another_column_in_another_file(tmp_path: Path) -> None:
     train = write(tmp_path / "a.jsonl", {"anchor": "x", "text_b": "y"})
     test = write(tmp_path / "b.jsonl", {"text_a": "z", "text_b": "y"})
     columns: dict[str, str | list[str]] = {"text_a": ["anchor", "text_a"], "text_b": "text_b"}
-    check_roles([train, test], ["text_a", "text_b"], columns)
-    found = [next(read_kind(path, kind_of(path, KINDS, columns), columns)).values["text_a"] for path in (train, test)]
+    check_mapping([train, test], ["text_a", "text_b"], columns)
+    found = [next(read_best_roles(path, ROLE_SETS, columns)).values["text_a"] for path in (train, test)]
     assert found == ["x", "z"]
     with pytest.raises(ValueError, match="no file has the column 'anker'"):
-        check_roles([train, test], ["text_a"], {"text_a": ["anchor", "anker"]})
+        check_mapping([train, test], ["text_a"], {"text_a": ["anchor", "anker"]})
 
 
 @pytest.mark.parametrize("value", ["x", None, float("nan"), "inf", True, [1]])

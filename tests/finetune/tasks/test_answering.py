@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from configs.loader import validate
-from finetune.config import FinetuneConfig
+from finetune.config import AnsweringConfig, FinetuneConfig
+from finetune.folder.load import load_inputs
 from finetune.predict import predict
-from finetune.reading.inputs import load_inputs
 from finetune.reading.rows import Row, read_rows
 from finetune.run import run
 from finetune.serving import parse_options
@@ -29,10 +29,9 @@ from finetune.tasks.protocol import Example
 CONTEXT = " ".join(["rain", "snow", "wind", "fog"][i % 4] for i in range(157))
 
 
-def make_answering(folder: str, max_length: int, stride: int = 64, **facts: Any) -> Answering:
+def make_answering(folder: str, max_length: int, stride: int = 64, *, has_unanswerable: bool) -> Answering:
     """The task without training rows."""
-    values = {"task": "answering", "model": folder, "run_dir": "x", "train": "x", "answering": {"stride": stride}}
-    return Answering(validate(FinetuneConfig, values, "test"), load_inputs(folder, max_length), **facts)
+    return Answering(load_inputs(folder, max_length), None, AnsweringConfig(stride=stride), has_unanswerable)
 
 
 def row_of(context: str, start: int | None, end: int = 0, question: str = "what") -> Row:

@@ -14,12 +14,12 @@ from transformers import AutoConfig, pipeline
 from configs.loader import validate
 from finetune.config import FinetuneConfig
 from finetune.evaluate import evaluate
+from finetune.folder.load import load_inputs
 from finetune.predict import predict
-from finetune.reading.inputs import load_inputs
 from finetune.run import read_training_rows, run
 from finetune.serving import parse_options
 from finetune.tasks.classification import label_names
-from finetune.tasks.table import make_task
+from finetune.tasks.table import TASKS
 
 
 def configure(folder: Path, model: str, **values: Any) -> FinetuneConfig:
@@ -125,10 +125,10 @@ def test_the_loss_is_torchs_with_weights_and_smoothing(encoder: str, tmp_path: P
     config = configure(tmp_path, encoder, train=write(tmp_path / "train.jsonl", rows), classification=options)
     inputs = load_inputs(encoder)
     loaded = read_training_rows(config)
-    task = make_task(config, inputs, loaded)
+    task = TASKS[config.task].from_training_rows(config, inputs, loaded)
     model = task.build(encoder, from_scratch=False).eval()
     examples = task.encode(loaded, training=True)
-    ours = task.loss(model, examples) / sum(task.weight(example) for example in examples)
+    ours = task.loss(model, examples) / sum(example.weight for example in examples)
     batch = inputs.tokenizer(
         [r["text_a"] for r in rows], [r["text_b"] for r in rows], padding=True, return_tensors="pt"
     )
@@ -152,3 +152,13 @@ def test_a_csv_with_other_column_names_is_read(make_encoder: Callable[[str], str
     results = run(config)
     assert results["train_rows"] == 2
     assert results["seeds"][0]["scores"]["n"] == 2
+
+
+def test_r36_a_head_that_pools_cls_is_served_with_cls(
+    make_encoder: Callable[[str], str], topics: dict[str, str], tmp_path: Path
+) -> None:
+    """ModernBERT's head can pool the mean too, which is the default of a training that names none."""
+    config = configure(tmp_path, make_encoder("modernbert"), **topics, pooling="cls")
+    trained = run(config)["seeds"][0]["scores"]
+    served = evaluate(str(tmp_path / "run" / "model"), config.model_copy(update={"pooling": None}))[0]["scores"]
+    assert served["loss"] == pytest.approx(trained["loss"], abs=1e-6)

@@ -14,11 +14,12 @@ from configs.loader import validate
 from finetune.config import FinetuneConfig
 from finetune.embed import embed
 from finetune.evaluate import evaluate
-from finetune.reading.inputs import load_inputs
-from finetune.run import read_training_rows, run, say_what_is_wrong
+from finetune.folder.load import load_inputs
+from finetune.results import failed_training
+from finetune.run import read_training_rows, run
 from finetune.serving import parse_options
 from finetune.tasks.matching_metrics import space_scores
-from finetune.tasks.table import make_task
+from finetune.tasks.table import TASKS
 
 POOLINGS = ["cls", "mean", "max", "first_last"]
 
@@ -157,22 +158,22 @@ def test_dropout_of_zero_is_refused_or_raised_and_said(
     assert saved["hidden_dropout_prob"] == 0.1
 
 
-def test_facts_hold_pooling_and_temperature(encoder: str, topics: dict[str, str], tmp_path: Path) -> None:
+def test_the_folder_states_pooling_and_temperature(encoder: str, topics: dict[str, str], tmp_path: Path) -> None:
     run(configure(tmp_path, encoder, train=topics["train"], pooling="max", matching={"temperature": 0.07}))
-    facts = json.loads((tmp_path / "run" / "model" / "finetune.json").read_text())
-    assert (facts["pooling"], facts["temperature"], facts["max_length"]) == ("max", 0.07, 64)
+    description = json.loads((tmp_path / "run" / "model" / "finetune.json").read_text())
+    assert (description["pooling"], description["temperature"], description["max_length"]) == ("max", 0.07, 64)
+    assert description["kind"] == ["text"]
 
 
-def test_the_space_is_described_and_its_collapse_is_said(
-    encoder: str, topics: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_space_is_described_and_its_collapse_is_reported(
+    encoder: str, topics: dict[str, str], tmp_path: Path
 ) -> None:
     space = run(configure(tmp_path, encoder, train=topics["train"], columns={"text": "text"}))["seeds"][0]["space"]
     assert set(space["before"]) == {"alignment", "uniformity", "cosine_of_positives", "cosine_of_random_pairs"}
     assert space["after"]["uniformity"] < space["before"]["uniformity"]  # SimCSE spreads the vectors
-    entry = {"seed": 0, "space": {"after": {"cosine_of_random_pairs": 0.99}}}
-    say_what_is_wrong(entry)
-    assert entry["collapsed"]
-    assert "seed 0: collapsed" in capsys.readouterr().err
+    assert failed_training({"space": space}) == {}
+    collapsed = failed_training({"space": {"after": {"cosine_of_random_pairs": 0.99}}})
+    assert collapsed == {"collapsed": "collapsed, random pairs have a cosine above 0.95"}
 
 
 def test_the_numbers_of_a_space() -> None:
@@ -197,7 +198,7 @@ def test_a_batch_in_parts_by_length_has_the_loss_of_one_padded_batch(
     for budget in (64, 100_000):
         config = configure(tmp_path, encoder, train=path, training={"max_tokens_per_device": budget})
         rows = read_training_rows(config)
-        task = make_task(config, load_inputs(encoder), rows)
+        task = TASKS[config.task].from_training_rows(config, load_inputs(encoder), rows)
         torch.manual_seed(0)
         model = task.build(encoder, from_scratch=False).eval()
         passes: list[int] = []

@@ -11,8 +11,8 @@ from transformers import pipeline
 
 from configs.loader import validate
 from finetune.config import FinetuneConfig
+from finetune.folder.load import load_inputs
 from finetune.predict import predict
-from finetune.reading.inputs import load_inputs
 from finetune.reading.rows import Row
 from finetune.run import run
 from finetune.serving import parse_options
@@ -50,8 +50,7 @@ def configure(folder: Path, model: str, **values: Any) -> FinetuneConfig:
 
 def make_tagging(encoder: str, labels: list[str], max_length: int | None = None) -> Tagging:
     """The task without training rows."""
-    config = validate(FinetuneConfig, {"task": "tagging", "model": encoder, "run_dir": "x", "train": "x"}, "test")
-    return Tagging(config, load_inputs(encoder, max_length), labels)
+    return Tagging(load_inputs(encoder, max_length), None, labels)
 
 
 def test_tagging_learns_predicts_and_opens_in_pipeline(encoder: str, tmp_path: Path) -> None:
@@ -95,11 +94,11 @@ def test_a_word_is_read_at_its_first_piece_and_cut_words_are_outside(encoder: st
     example = task.encode([Row("x:1", {"tokens": words, "tags": ["O"] * 13})], training=True)[0]
     tokens = task.inputs.tokenizer.convert_ids_to_tokens(example.encodings[0]["input_ids"])
     assert len(tokens) == 8
-    kept = [place for place in example.layout if place >= 0]
-    assert kept == sorted(set(kept))
-    assert not any(tokens[place].startswith("##") for place in kept)
-    assert example.layout[-1] == -1
-    assert example.weight == len(kept)
+    pieces = [piece for piece in example.first_pieces if piece >= 0]
+    assert pieces == sorted(set(pieces))
+    assert not any(tokens[piece].startswith("##") for piece in pieces)
+    assert example.first_pieces[-1] == -1
+    assert example.weight == len(pieces)
     assert task.inputs.truncated == 1
     model = task.build(encoder, from_scratch=False).eval()
     assert len(task.predict(model, [example])[0]) == 13

@@ -15,9 +15,9 @@ from transformers import AutoModel, AutoTokenizer
 
 from configs.loader import validate
 from finetune.config import FinetuneConfig
-from finetune.reading.inputs import load_inputs
+from finetune.folder.load import load_inputs
 from finetune.run import read_training_rows, run
-from finetune.tasks.table import make_task
+from finetune.tasks.table import TASKS
 from finetune.tasks.word_vectors import word_vector_model
 
 
@@ -52,9 +52,9 @@ def test_the_probabilities_are_scikit_learns(
     rows = [row for row in rows_of(topics["train"]) if classes == 3 or row["label"] != "tool"]
     config = configure(tmp_path, "classification", encoder, train=write(tmp_path / "t.jsonl", rows), dev=topics["dev"])
     loaded = read_training_rows(config)
-    task = make_task(config, load_inputs(encoder), loaded)
+    task = TASKS[config.task].from_training_rows(config, load_inputs(encoder), loaded)
     examples = task.encode(loaded, training=True)
-    model = word_vector_model("classification", encoder, task.inputs, examples, classes)
+    model = word_vector_model(task, encoder, examples)
     features, labels = means(encoder, [row["text"] for row in rows]), [row["label"] for row in rows]
     peer = make_pipeline(StandardScaler(), LogisticRegression(max_iter=300)).fit(features, labels)
     batch = task.inputs.pad([example.encodings[0] for example in examples], torch.device("cpu"))
@@ -75,9 +75,9 @@ def test_a_pair_is_compared_text_by_text(encoder: str, topics: dict[str, str], t
     texts = [{"text_a": a["text"], "text_b": b["text"], "label": "x" if len(a["text"]) > 60 else "y"} for a, b in pairs]
     config = configure(tmp_path, "classification", encoder, train=write(tmp_path / "t.jsonl", texts), dev=topics["dev"])
     loaded = read_training_rows(config)
-    task = make_task(config, load_inputs(encoder), loaded)
+    task = TASKS[config.task].from_training_rows(config, load_inputs(encoder), loaded)
     examples = task.encode(loaded[:8], training=True)
-    model = word_vector_model("classification", encoder, task.inputs, examples, 0)
+    model = word_vector_model(task, encoder, examples)
     ids = task.inputs.pad([example.encodings[0] for example in examples], torch.device("cpu"))["input_ids"]
     u, v = (means(encoder, [row[name] for row in texts[:8]]) for name in ("text_a", "text_b"))
     expected = np.concatenate([u, v, np.abs(u - v), u * v], 1)
@@ -104,7 +104,7 @@ def test_matching_is_the_cosine_of_means(encoder: str, topics: dict[str, str], t
 
 
 def test_where_there_is_nothing_to_learn_or_to_score_it_is_refused(encoder: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="word vectors answer no questions; allowed: from_scratch"):
+    with pytest.raises(ValueError, match="answering has no 'word_vectors'; allowed: from_scratch"):
         configure(tmp_path, "answering", encoder, train="x", test="x")
     with pytest.raises(ValueError, match="baselines: nothing to score them on; give dev or test"):
         configure(tmp_path, "classification", encoder, train="x")
