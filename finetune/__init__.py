@@ -1,4 +1,5 @@
-"""From an encoder's folder to a model in use: one configuration, one table of tasks, honest scores.
+"""Fine-tuning: from an encoder's folder to a task's model, its scores, and the commands that use it.
 
-Walks the user's road: plain `AutoModel…` in, plain folder out, nothing of `encoder` or `pretrain`.
+Everything starts from a folder that plain `AutoModel…` loads, as a user's would, so nothing here needs `encoder` or
+`pretrain`. The rooms depend one way: config < reading < folder < tasks < training, inference < serving, run < commands.
 """

@@ -1,8 +1,7 @@
-"""The keys of `python -m finetune` and of the commands that use a finished folder. This module imports no other of the
-package.
+"""The keys of `python -m finetune` and of the commands that use a finished folder.
 
 The defaults are chosen so that small sets train well without tuning: several seeds, warm-up, early stopping, and the
-weights with the best dev score.
+weights with the best dev score. This module imports no other of the package.
 """
 
 import math
@@ -53,10 +52,7 @@ class MatchingConfig(Config):
 
     temperature: float = Field(default=0.05, gt=0, description="divides the cosines of the contrastive loss")
     dropout: float | None = Field(
-        default=None,
-        ge=0,
-        lt=1,
-        description="probability; default: the encoder's own, 0.1 where that is 0 (unsupervised)",
+        default=None, ge=0, lt=1, description="default: the encoder's own, 0.1 where that is 0 (unsupervised)"
     )
     scored_loss: Literal["cosent", "cosine"] = Field(default="cosent", description="loss of pairs with scores")
 
@@ -71,7 +67,7 @@ class AnsweringConfig(Config):
 class TrainingConfig(Config):
     """How to train; None means a rule that fits the model or the data, written to results.json as used."""
 
-    batch_size: int = Field(default=32, gt=0, description="rows a step, over all processes")
+    batch_size: int = Field(default=32, gt=0, description="rows of a step, over all processes")
     max_tokens_per_device: int | None = Field(
         default=None, gt=0, description="tokens of a micro-batch, padding included; default: 1024 on a CPU, 16384 else"
     )
@@ -79,9 +75,7 @@ class TrainingConfig(Config):
         default=None, gt=0, description="default: 3, more for small sets (about 300 steps, at most 20)"
     )
     learning_rate: float | None = Field(
-        default=None,
-        gt=0,
-        description="peak; default by width: 5e-5 x 768 / width, at most 5e-4; 3e-5 from width 1024",
+        default=None, gt=0, description="peak; default: 5e-5 x 768 / width, at most 5e-4; 3e-5 from width 1024"
     )
     layer_decay: float = Field(
         default=0.9, gt=0, le=1, description="factor of the learning rate from a layer to the one below"
@@ -90,7 +84,7 @@ class TrainingConfig(Config):
     weight_decay: float = Field(default=0.01, ge=0, description="AdamW's, not on biases and norms")
     clip_norm: float = Field(default=1.0, gt=0, description="largest norm of the gradient")
     num_evaluations: int = Field(default=10, gt=0, description="how often the run is scored on dev")
-    patience: int = Field(default=5, ge=0, description="stop after so many dev scores without a better one; 0: never")
+    patience: int = Field(default=5, ge=0, description="stop after this many dev scores without a better one; 0: never")
 
     def resolved(self, num_rows: int, hidden_size: int) -> "TrainingConfig":
         """The same with the None values chosen by the size of the data and of the model."""
@@ -114,7 +108,7 @@ class FinetuneConfig(Config):
     columns: ColumnMapping = Field(
         default={}, description="role: column, or columns where files differ (text, text_a, text_b, label, …)"
     )
-    seeds: list[int] = Field(default=[0, 1, 2], min_length=1, description="one training run each")
+    seeds: list[int] = Field(default=[0, 1, 2], min_length=1, description="one training run per seed")
     baselines: list[Baseline] = Field(
         default=[], description="scores for comparison: majority, word_vectors (a linear model), from_scratch"
     )
@@ -122,7 +116,7 @@ class FinetuneConfig(Config):
         default=None, description="cls, mean, max or first_last; default: the folder's own, else mean or the head's"
     )
     max_length: int | None = Field(
-        default=None, gt=2, description="tokens a text (or pair); default: what the model takes, <= 512"
+        default=None, gt=2, description="tokens of a text (or pair); default: what the model takes, <= 512"
     )
     metric: str | None = Field(
         default=None, description="the score that chooses and is reported; default: the task's own"
@@ -167,12 +161,12 @@ class ServingConfig(Config):
     max_tokens_per_device: int | None = Field(
         default=None, gt=0, description="tokens of a batch, padding included; default: 1024 on a CPU, 16384 else"
     )
-    max_length: int | None = Field(default=None, gt=2, description="tokens a text; default: the folder's own")
+    max_length: int | None = Field(default=None, gt=2, description="tokens of a text; default: the folder's own")
     pooling: Pooling | None = Field(default=None, description="of embed; default: the folder's own")
     precision: Precision = Field(default="fp32", description="bf16: autocast")
 
 
-def check_pooling(task: TaskName, pooling: Pooling | None) -> None:
+def check_pooling(task: TaskName | None, pooling: Pooling | None) -> None:
     """InputError when a pooling is asked of a task that has none."""
     if pooling is not None and task in WITHOUT_POOLING:
         raise InputError(f"pooling: {task} has none, its head reads every token; leave the key out")

@@ -1,16 +1,15 @@
-"""`python -m finetune.embed MODEL INPUT OUT.npy [key=value …]`: a vector a row (float32, rows x width), in order.
+"""`python -m finetune.embed MODEL INPUT OUT.npy [key=value …]`: one vector per row (float32, rows x width), in order.
 
 The pooling is the folder's own; a bare encoder, which has none, takes `pooling=…` or the mean, and says so. Streams
 in and out; OUT takes its name when it is whole.
 """
 
+import io
 import sys
-from contextlib import nullcontext
 
 import numpy as np
 
 from configs import InputError, run_command
-from configs.atomic import open_replacing
 from finetune.config import ServingConfig
 from finetune.folder.description import describe_model
 from finetune.serving import FilePredictor, parse_options
@@ -29,13 +28,9 @@ def embed(folder: str, path: str, out: str, options: ServingConfig) -> tuple[int
     description = description.model_copy(update={"task": "matching"})
     predictor = FilePredictor(folder, description, [UNSUPERVISED], path, options)
     shape = (predictor.num_rows, predictor.task.inputs.model_config.hidden_size)
-    with open_replacing(out) if predictor.is_main_process else nullcontext() as file:
-        if file:
-            header = {"descr": "<f4", "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_2_0(file, header)
-        for vector in predictor.predictions():
-            if file:
-                file.write(np.asarray(vector, dtype="<f4").tobytes())
+    header = io.BytesIO()
+    np.lib.format.write_array_header_2_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    predictor.write(out, lambda vector: np.asarray(vector, dtype="<f4").tobytes(), header.getvalue())
     return shape
 
 

@@ -1,6 +1,6 @@
 """Predictions of a stream of rows, in order, on any number of processes, each row once, in bounded memory.
 
-Rows are read in chunks; a chunk is tokenised, sorted by length, cut into batches under a token budget, and the
+Rows are read in chunks; a chunk is tokenised, sorted by length, split into batches under a token budget, and the
 batches are dealt to the processes; the small per-row predictions are gathered and put back in order. The plan is the
 same on every process, so batches (and with them every score) do not depend on how many there are. Cost: one chunk of
 rows and its predictions.

@@ -1,14 +1,13 @@
-"""`python -m finetune.predict MODEL INPUT OUT [key=value …]`: one JSON line a row, in the order of the input.
+"""`python -m finetune.predict MODEL INPUT OUT [key=value …]`: one JSON line per row, in the order of the input.
 
 Streams in and out in bounded memory. OUT takes its name when it is whole; a bad row is named with its line before any
 work is done.
 """
 
 import json
-from contextlib import nullcontext
+from typing import Any
 
 from configs import InputError, run_command
-from configs.atomic import open_replacing
 from finetune.config import ServingConfig
 from finetune.folder.description import describe_model
 from finetune.serving import FilePredictor, parse_options
@@ -23,11 +22,11 @@ def predict(folder: str, path: str, out: str, options: ServingConfig) -> int:
     if description.task is None:
         raise InputError(f"{folder} is an encoder without a head: it embeds (finetune.embed) but predicts nothing")
     predictor = FilePredictor(folder, description, TASKS[description.task].prediction_roles, path, options)
-    with open_replacing(out) if predictor.is_main_process else nullcontext() as file:
-        for prediction in predictor.predictions():
-            if file:
-                line = json.dumps(predictor.task.output(prediction), ensure_ascii=False)
-                file.write(f"{line}\n".encode())
+
+    def json_line(prediction: Any) -> bytes:
+        return f"{json.dumps(predictor.task.output(prediction), ensure_ascii=False)}\n".encode()
+
+    predictor.write(out, json_line)
     return predictor.num_rows
 
 

@@ -59,7 +59,7 @@ def write_histories(run_dir: Path, histories: dict[int, History], metric: str) -
 
 
 def draw_learning_curves(histories: dict[int, History], metric: str, path: Path) -> None:
-    """Write a PNG with a line a seed; left the smoothed loss of each step, right the dev score of each evaluation."""
+    """A PNG with one line per seed: left the smoothed loss of each step, right the dev score of each evaluation."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,6 +1,6 @@
-"""The whole of one fine-tuning: read, train a model a seed, choose by dev, score test once, write results and model.
+"""One fine-tuning from start to end: read, train one model per seed, score them, write the results and the best model.
 
-Test rows are scored once a seed, with the weights that dev chose. The folder `model/` holds the seed that is best on
+Test rows are scored once per seed, with the weights that dev chose. The folder `model/` holds the seed that is best on
 dev (the first one without dev). Training rows are held in memory; scored rows are streamed.
 """
 
@@ -70,11 +70,6 @@ class FinetuneRun:
         rows = read_best_roles(path, self.task.scoring_roles, self.config.columns)
         return [self.task.target(row) for row in rows]
 
-    @property
-    def writes(self) -> bool:
-        """True on the one process that writes and prints."""
-        return self.accelerator.is_main_process
-
     def run(self) -> dict[str, Any]:
         """Train, score and write everything; returns what `results.json` holds."""
         config = self.config
@@ -93,13 +88,13 @@ class FinetuneRun:
         if "before" in results:
             results["after"] = mean_scores([seed["scores"] for seed in results["seeds"]])
         results["baselines"] = self.score_baselines()
-        if self.writes:
+        if self.accelerator.is_main_process:
             write_json(self.run_dir / "results.json", results)
         self.accelerator.wait_for_everyone()
         return results
 
     def train_seeds(self) -> dict[str, Any]:
-        """Train and score a model a seed and write the best one; their entries in the results, mean and spread."""
+        """Train and score one model per seed and write the best one; their entries in the results, mean and spread."""
         entries: list[dict[str, Any]] = []
         histories: dict[int, History] = {}
         space_before: dict[str, float] | None = None
@@ -113,14 +108,14 @@ class FinetuneRun:
             entries.append(entry)
             if best is None or (entry["dev"] is not None and entry["dev"] > best["dev"]):
                 best = entry
-                if self.writes:
+                if self.accelerator.is_main_process:
                     self.task.save(model, self.run_dir / "model")
-        if self.writes:
+        if self.accelerator.is_main_process:
             write_histories(self.run_dir, histories, self.task.metric)
         return self._summarized(entries)
 
     def train_from_scratch(self) -> dict[str, Any]:
-        """The baseline of random weights: a model a seed in the same shape, of which nothing is written."""
+        """The baseline of random weights: one model per seed in the same shape, of which nothing is written."""
         entries = []
         for seed in self.config.seeds:
             set_seed(seed)
@@ -140,7 +135,7 @@ class FinetuneRun:
             entry["space"] = {"before": space_before, "after": self.task.diagnose(model, self.examples)}
         for key, problem in failed_training(entry).items():
             entry[key] = True
-            if self.writes:
+            if self.accelerator.is_main_process:
                 print(f"seed {seed}: {problem}", file=sys.stderr)
         return entry, history
 
@@ -184,6 +179,6 @@ class FinetuneRun:
 
     def _print_counts(self, paths: Sequence[str], counts: dict[str, int], num_rows: int) -> None:
         """A line for the rows whose texts the model does not read as they are."""
-        if self.writes:
+        if self.accelerator.is_main_process:
             for line in self.task.inputs.describe_counts(counts, num_rows):
                 print(f"{', '.join(paths)}: {line}", file=sys.stderr)

@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from accelerate import Accelerator
 from accelerate.utils import tqdm
 
 from configs import InputError, load_config
+from configs.atomic import open_replacing
 from finetune.accelerator import make_accelerator
 from finetune.config import Pooling, ServingConfig, check_pooling
 from finetune.folder.description import ModelDescription
@@ -34,8 +36,7 @@ def with_pooling(description: ModelDescription, folder: str, asked: Pooling | No
     """The description with the pooling that the user asked for, which is reported where the folder states another."""
     if asked is None:
         return description
-    if description.task:
-        check_pooling(description.task, asked)
+    check_pooling(description.task, asked)
     if description.pooling and asked != description.pooling:
         print(f"pooling: {asked} as asked; {folder} was made for {description.pooling}", file=sys.stderr)
     return description.model_copy(update={"pooling": asked})
@@ -60,33 +61,34 @@ def load_trained_model(task: Task[Any], folder: str, accelerator: Accelerator) -
 
 
 class FilePredictor:
-    """Predictions of a file by a folder's model, a row at a time, in order; only the main process should write."""
+    """A folder's model with a file of rows for it; a bad row is named before any work is done."""
 
     def __init__(
-        self,
-        folder: str,
-        description: ModelDescription,
-        allowed: Sequence[RoleSet],
-        path: str,
-        options: ServingConfig,
+        self, folder: str, description: ModelDescription, allowed: Sequence[RoleSet], path: str, options: ServingConfig
     ) -> None:
         self.path, self.columns = path, options.columns
         self.task = load_task(folder, with_pooling(description, folder, options.pooling), options.max_length)
         check_mapping([path], list(dict.fromkeys(role for roles in allowed for role in roles)), self.columns)
         self.roles = choose_roles(path, allowed, self.columns)
-        # a first pass: a bad row is named before any work is done
         self.num_rows = sum(1 for _ in read_roles(path, self.roles, self.columns))
         accelerator = make_accelerator(options.precision)
         self.is_main_process = accelerator.is_main_process
         self.predictor = Predictor(self.task, accelerator, options.max_tokens_per_device)
         self.model = load_trained_model(self.task, folder, accelerator)
 
-    def predictions(self) -> Iterator[Any]:
-        """A prediction a row, on every process, with a progress bar; reports at the end how many texts were cut."""
+    def write(self, out: str, to_bytes: Callable[[Any], bytes], header: bytes = b"") -> None:
+        """Write the prediction of each row to `out`, which takes its name when it is whole, with a progress bar.
+
+        Prints at the end how many texts were truncated or read in windows.
+        """
         pairs = self.predictor.predictions(self.model, read_roles(self.path, self.roles, self.columns))
-        for _, prediction in tqdm(pairs, total=self.num_rows, unit="row", disable=not sys.stderr.isatty()):
-            yield prediction
+        with open_replacing(out) if self.is_main_process else nullcontext() as file:
+            if file:
+                file.write(header)
+            for _, prediction in tqdm(pairs, total=self.num_rows, unit="row", disable=not sys.stderr.isatty()):
+                if file:
+                    file.write(to_bytes(prediction))
         if self.is_main_process:
-            counts = self.task.inputs.take_counts()
-            for line in self.task.inputs.describe_counts(counts, self.num_rows):
+            inputs = self.task.inputs
+            for line in inputs.describe_counts(inputs.take_counts(), self.num_rows):
                 print(line, file=sys.stderr)

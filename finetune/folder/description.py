@@ -1,7 +1,7 @@
 """What a model folder says about itself: its task, labels, pooling and length.
 
-Folders of this package say it in `finetune.json`, since no file of transformers has room for all of it; of another
-folder it is read from `config.json` and the files of sentence-transformers. Nobody who uses a folder has to repeat it.
+Folders that this package writes have it in `finetune.json`, as transformers' own files have no place for all of it; for
+other folders it is read from `config.json` and the files of sentence-transformers. Users of a folder repeat none of it.
 """
 
 import json

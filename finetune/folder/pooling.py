@@ -1,4 +1,4 @@
-"""Token vectors to one sentence vector, and the same said in sentence-transformers' files.
+"""Token vectors to one sentence vector, and the files that describe it to sentence-transformers.
 
 The pooling is part of the model: it is written into its folder and read from there by every command, so nobody can
 score or serve a model with another one by accident. `first_last` is the mean of the first and the last layer's

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-CPU_TOKENS, DEVICE_TOKENS = 1024, 16384  # of a batch: what stays in a CPU's caches; what fills an accelerator
-PASS_SHARE = 1 / 16  # what a forward pass costs beside its tokens, as a share of the tokens that fill the device
+CPU_TOKENS = 1024  # of a batch: its activations stay in the caches
+DEVICE_TOKENS = 16384  # of a batch: fills an accelerator
+FORWARD_PASS_COST = 1 / 16  # of a pass by itself, as a share of the cost of a full batch of tokens
 SORTED_TOGETHER = 8  # training batches whose rows are sorted by length as one
 
 
@@ -44,15 +45,15 @@ def epoch_batches(
 
 
 def token_budget_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Indices sorted by length, longest first, cut so that rows x longest <= `max_tokens` (a longer row goes alone).
+    """Indices sorted by length, longest first, cut so that rows x longest <= `max_tokens` (a longer row is alone).
 
-    Of all such cuts the cheapest: every batch costs its tokens, padding included, and `PASS_SHARE` of `max_tokens` for
-    being a forward pass of its own. Cost: a few microseconds a row.
+    Of all such cuts the cheapest: a batch costs its tokens, padding included, and, as a forward pass of its own,
+    `FORWARD_PASS_COST` x `max_tokens`. Takes a few microseconds per row.
     """
     order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
     sizes = np.maximum(np.asarray(lengths, dtype=np.int64)[order], 1)
-    cheapest = np.zeros(len(order) + 1)  # of the first i rows
-    starts = np.zeros(len(order) + 1, dtype=np.int64)  # where the last batch of that begins
+    cheapest = np.zeros(len(order) + 1)  # cost of the cheapest cut of the first i rows
+    starts = np.zeros(len(order) + 1, dtype=np.int64)  # where its last batch begins
     first = 0
     for end in range(1, len(order) + 1):
         while first < end - 1 and (end - first) * sizes[first] > max_tokens:
@@ -60,7 +61,7 @@ def token_budget_batches(lengths: Sequence[int], max_tokens: int) -> list[list[i
         begins = np.arange(first, end)
         costs = cheapest[first:end] + (end - begins) * sizes[first:end]
         best = int(costs.argmin())
-        cheapest[end], starts[end] = costs[best] + PASS_SHARE * max_tokens, first + best
+        cheapest[end], starts[end] = costs[best] + FORWARD_PASS_COST * max_tokens, first + best
     batches: list[list[int]] = []
     end = len(order)
     while end > 0:

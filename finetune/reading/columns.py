@@ -1,6 +1,6 @@
 """Columns by role: what a task uses a column for (text, label, …). Rows are renamed to roles once, when they are read.
 
-A task lists the sets of roles that it takes, the most specific first; of a file, the first set whose columns it all has
+A task lists the sets of roles that it can read, the most specific first; the first one for which a file has all columns
 is read. A role may be given several columns where files differ: the first one that a file has is taken.
 """
 
@@ -25,7 +25,7 @@ def choose_roles(path: str, allowed: Sequence[RoleSet], mapping: ColumnMapping) 
     """The first of `allowed` whose columns the file has; InputError that names what it has and what is needed."""
     found = first_row(path).values
     for roles in allowed:
-        if _fill(roles, found, mapping):
+        if all(any(name in found for name in column_candidates(role, mapping)) for role in roles):
             return roles
     needed = " or ".join(
         f"({', '.join('|'.join(column_candidates(role, mapping)) or role for role in roles)})" for roles in allowed
@@ -33,15 +33,6 @@ def choose_roles(path: str, allowed: Sequence[RoleSet], mapping: ColumnMapping) 
     raise InputError(
         f"{path}: has the columns {_comma_separated(found)}; needed: {needed}; map them with columns: {{role: column}}"
     )
-
-
-def has_roles(path: str, roles: RoleSet, mapping: ColumnMapping) -> bool:
-    """Whether the file has a column for every one of `roles`."""
-    return _fill(roles, first_row(path).values, mapping)
-
-
-def _fill(roles: RoleSet, columns: Collection[str], mapping: ColumnMapping) -> bool:
-    return all(any(name in columns for name in column_candidates(role, mapping)) for role in roles)
 
 
 def check_mapping(paths: Sequence[str], known: Sequence[str], mapping: ColumnMapping) -> None:

@@ -1,4 +1,4 @@
-"""Texts to model inputs: one `Inputs` a model folder knows its tokenizer, its length and whether it has segment ids.
+"""Texts to model inputs: one `Inputs` per model folder knows its tokenizer, its length and whether it has segment ids.
 
 Segment ids are sent exactly when the model has at least two segments. A text that is too long is truncated, keeps its
 final SEP, and is counted in `truncated`; a context that does not fit into one window is counted in `windowed`.

@@ -77,7 +77,7 @@ class Answering(Task[AnsweringExample]):
         return [text for text, _ in _answers(row) if normalize_answer(text)] or [""]
 
     def encode(self, rows: Sequence[Row], *, training: bool) -> list[AnsweringExample]:
-        """Scoring: an example a row, with all its windows; training: one a window, its target (start, end) tokens."""
+        """One example per row with all its windows; in training one per window, its target (start, end) tokens."""
         examples: list[AnsweringExample] = []
         for row in rows:
             context = row.values["context"]
@@ -116,7 +116,7 @@ class Answering(Task[AnsweringExample]):
         return ((losses[0] + losses[1]) / 2 * weights).sum()
 
     def predict(self, model: nn.Module, examples: list[AnsweringExample]) -> list[dict[str, Any]]:
-        """{answer, start, end, score} a row: characters of the context, and the span's logit sum less that of CLS."""
+        """{answer, start, end, score} per row: characters of the context, and the span's logit sum less that of CLS."""
         device = next(model.parameters()).device
         encodings = [encoding for example in examples for encoding in example.encodings]
         logits: list[Logits] = []

@@ -102,7 +102,7 @@ class Classification(Task[Example]):
         return (losses * weights).sum()
 
     def predict(self, model: nn.Module, examples: list[Example]) -> list[tuple[int, float, float | None]]:
-        """(class id, its probability, loss of the right class or None) an example."""
+        """(class id, its probability, loss of the right class or None) per example."""
         log_probabilities = self._logits(model, examples).log_softmax(-1).cpu()
         best, ids = log_probabilities.max(-1)
         losses = [

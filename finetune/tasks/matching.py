@@ -24,7 +24,7 @@ from finetune.folder.onnx_graph import SENTENCE_OUTPUT
 from finetune.folder.pooling import SentenceEncoder, stored_pooling, write_sentence_files
 from finetune.folder.write import new_model_folder
 from finetune.reading.batching import token_budget, token_budget_batches
-from finetune.reading.columns import RoleSet, has_roles, number_of
+from finetune.reading.columns import RoleSet, choose_roles, number_of
 from finetune.reading.inputs import Encoding, Inputs
 from finetune.reading.rows import Row
 from finetune.tasks.matching_loss import contrastive_loss, cosent_loss, cosine_loss
@@ -66,8 +66,9 @@ class Matching(Task[Example]):
     @classmethod
     def default_metric(cls, config: FinetuneConfig) -> str:
         """mrr where the first scored file is one of queries and targets, else spearman."""
-        scored = (*config.dev, *config.test)[:1]
-        return "mrr" if scored and has_roles(scored[0], RETRIEVAL, config.columns) else "spearman"
+        scored = [*config.dev, *config.test]
+        retrieval = scored and choose_roles(scored[0], cls.scoring_roles, config.columns) == RETRIEVAL
+        return "mrr" if retrieval else "spearman"
 
     @classmethod
     def from_training_rows(cls, config: FinetuneConfig, inputs: Inputs, rows: Sequence[Row]) -> Self:
@@ -94,12 +95,9 @@ class Matching(Task[Example]):
 
     def description(self) -> ModelDescription:
         return ModelDescription(
-            task=self.name,
-            metric=self.metric,
-            trained_on=list(self.trained_on),
-            pooling=self.pooling,
+            task=self.name, metric=self.metric, trained_on=list(self.trained_on), pooling=self.pooling,
             temperature=self.options.temperature,
-        )
+        )  # fmt: skip
 
     def _dropout_values(self) -> dict[str, float]:
         """The dropout probabilities to set in the model's config: none where its own ones do."""
@@ -136,7 +134,7 @@ class Matching(Task[Example]):
         return None
 
     def _vectors(self, model: nn.Module, examples: list[Example]) -> list[Tensor]:
-        """One (examples, width) a text of the example: length-sorted forward passes, joined in order."""
+        """One (examples, width) per text of an example: length-sorted forward passes, joined in order."""
         count = len(examples[0].encodings)
         encodings = [example.encodings[i] for i in range(count) for example in examples]
         device = next(model.parameters()).device

@@ -1,4 +1,4 @@
-"""What the rest of the package asks of a task: one object a run, which knows its head, its loss and its scores.
+"""What the rest of the package asks of a task: one object per run, which knows its head, its loss and its scores.
 
 The rows that a task gets have roles for keys (`reading.columns`). Its losses are sums and its examples carry weights,
 so that a step does not depend on how many processes share a batch.
@@ -93,7 +93,7 @@ class Task(ABC, Generic[ExampleT]):
 
     @abstractmethod
     def encode(self, rows: Sequence[Row], *, training: bool) -> list[ExampleT]:
-        """Tokenise and check rows: one example a row (when training, answering gives one a window)."""
+        """Tokenise and check rows: one example per row (when training, answering gives one per window)."""
 
     @abstractmethod
     def loss(self, model: nn.Module, examples: list[ExampleT]) -> Tensor:
@@ -101,7 +101,7 @@ class Task(ABC, Generic[ExampleT]):
 
     @abstractmethod
     def predict(self, model: nn.Module, examples: list[ExampleT]) -> list[Any]:
-        """One small prediction an example (never logits of a whole set); called in eval mode without gradients."""
+        """One small prediction per example (never logits of a whole set); called in eval mode without gradients."""
 
     @abstractmethod
     def score(self, pairs: Sequence[tuple[Any, Any]]) -> dict[str, float]:

@@ -27,7 +27,7 @@ from finetune.tasks.tagging import TaggingExample
 class WordVectors(nn.Module):
     """Called like the task's model: gives `.logits` (rows, classes) or (rows, length, tags), or vectors (rows, width).
 
-    `per_token`: a vector a token instead of their mean; `pair`: the two texts of a row, told apart by SEP.
+    `per_token`: one vector per token instead of their mean; `pair`: the two texts of a row, told apart by SEP.
     """
 
     def __init__(self, table: Tensor, inputs: Inputs, *, per_token: bool, pair: bool):
@@ -61,22 +61,16 @@ def word_vector_model(task: Task[Any], folder: str, examples: Sequence[Example])
     InputError for a folder whose encoder does not load.
     """
     table = load_model(AutoModel, folder).get_input_embeddings().weight.detach().clone()
-    pair = task.name == "classification" and _has_second_text(examples[0], task.inputs)
+    separators = examples[0].encodings[0]["input_ids"].count(task.inputs.tokenizer.sep_token_id) if examples else 0
+    pair = task.name == "classification" and separators > 1
     model = WordVectors(table, task.inputs, per_token=task.outputs_per_token, pair=pair)
     if task.labels:
         model.head = _fit(*_training_points(model, examples), len(task.labels))
     return model
 
 
-def _has_second_text(example: Example, inputs: Inputs) -> bool:
-    """Whether words follow the first SEP."""
-    ids = example.encodings[0]["input_ids"]
-    after = ids[ids.index(inputs.tokenizer.sep_token_id) :]
-    return any(token not in inputs.tokenizer.all_special_ids for token in after)
-
-
 def _training_points(model: WordVectors, examples: Sequence[Example]) -> tuple[np.ndarray, np.ndarray]:
-    """Features (points, n) and class ids (points,): a point an example, or in tagging a word."""
+    """Features (points, n) and class ids (points,): one point per example, or in tagging per word."""
     points, targets = [], []
     for example in examples:
         features = model.features(torch.tensor([example.encodings[0]["input_ids"]]))[0]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finetune.reading.batching import PASS_SHARE, SORTED_TOGETHER, epoch_batches, token_budget_batches
+from finetune.reading.batching import FORWARD_PASS_COST, SORTED_TOGETHER, epoch_batches, token_budget_batches
 
 
 @given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 200))
@@ -25,7 +25,7 @@ def test_no_other_cut_of_the_sorted_rows_is_cheaper(lengths: list[int], budget: 
 
     def cost(sizes: list[list[int]]) -> float:
         fits = all(len(part) == 1 or len(part) * part[0] <= budget for part in sizes)
-        return sum(len(part) * part[0] + PASS_SHARE * budget for part in sizes) if fits else math.inf
+        return sum(len(part) * part[0] + FORWARD_PASS_COST * budget for part in sizes) if fits else math.inf
 
     cuts = []
     for choice in range(2 ** (len(ordered) - 1)):
