@@ -142,7 +142,7 @@ def zero_shot(model: str, folder: Path, files: dict[str, str]) -> dict[str, Any]
     given = {"train": files["test"], "test": files["test"]}
     config = configure("matching", model, folder, given, columns=columns, pooling="mean")
     folders = [model, *(random_encoder(model, seed, folder) for seed in SEEDS)]
-    scores = [evaluate(path, config)[0]["score"] for path in folders]
+    scores = [evaluate(path, config)["score"] for path in folders]
     task = load_task(model, ModelDescription(task="matching", pooling="mean"), MAX_LENGTH)
     words = word_vector_model(task, model, [])
     found = Predictor(task, make_accelerator(), None).score_files(words, config.test, config.columns)["spearman"]

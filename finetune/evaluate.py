@@ -7,11 +7,10 @@ predictions are kept.
 """
 
 import json
-import sys
 from typing import Any
 
 from configs import InputError, load_config, run_command
-from finetune.accelerator import make_accelerator
+from finetune.accelerator import is_first_process, make_accelerator
 from finetune.config import FinetuneConfig
 from finetune.folder.description import describe_model
 from finetune.inference import Predictor
@@ -22,8 +21,8 @@ from finetune.tasks.table import TASKS
 USAGE = "python -m finetune.evaluate MODEL CONFIG [key=value …]"
 
 
-def evaluate(folder: str, config: FinetuneConfig) -> tuple[dict[str, Any], bool]:
-    """Scores as printed, and whether this process is the one to print. InputError for a folder of another task."""
+def evaluate(folder: str, config: FinetuneConfig) -> dict[str, Any]:
+    """The scores as printed, the same on every process. InputError for a folder of another task."""
     stored = describe_model(folder)
     trained_for = stored.task or "matching"
     if trained_for != config.task:
@@ -39,7 +38,7 @@ def evaluate(folder: str, config: FinetuneConfig) -> tuple[dict[str, Any], bool]
     accelerator = make_accelerator(config.precision)
     model = load_trained_model(task, folder, accelerator)
     scores = Predictor(task, accelerator, budget).score_files(model, config.scored_files, config.columns)
-    result = {
+    return {
         "task": config.task,
         "model": folder,
         "metric": task.metric,
@@ -48,17 +47,15 @@ def evaluate(folder: str, config: FinetuneConfig) -> tuple[dict[str, Any], bool]
         "pooling": stored.pooling,
         "truncated_texts": scores["truncated_texts"],
     }
-    return result, accelerator.is_main_process
 
 
 def main(arguments: list[str]) -> int:
     """Print the scores as one JSON object."""
     if len(arguments) < 2:
         raise InputError(f"usage: {USAGE}")
-    result, prints = evaluate(arguments[0], load_config(FinetuneConfig, arguments[1], arguments[2:]))
-    if prints:
-        json.dump(result, sys.stdout, ensure_ascii=False)
-        print()
+    result = evaluate(arguments[0], load_config(FinetuneConfig, arguments[1], arguments[2:]))
+    if is_first_process():
+        print(json.dumps(result, ensure_ascii=False))
     return 0
 
 

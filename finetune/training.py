@@ -132,7 +132,11 @@ class Trainer:
         self.accelerator.clip_grad_norm_(model.parameters(), self.config.clip_norm)
         optimizer.step()
         optimizer.zero_grad()
-        return self._checked_loss(float(self.accelerator.reduce(value, "sum")))
+        loss_of_batch = float(self.accelerator.reduce(value, "sum"))
+        if not math.isfinite(loss_of_batch):
+            rate = self.config.learning_rate
+            raise InputError(f"the loss is {loss_of_batch}: training.learning_rate {rate} is too high for this model")
+        return loss_of_batch
 
     def _micro_batches(self, batch: list[Example]) -> list[list[Example]]:
         """This process's share of a global batch, in forward passes; one pass where the loss compares the rows."""
@@ -144,13 +148,6 @@ class Trainer:
         budget = token_budget(self.config.max_tokens_per_device, self.accelerator.device)
         indices = token_budget_batches([example.length for example in share], budget)
         return [[share[i] for i in each] for each in indices]
-
-    def _checked_loss(self, loss: float) -> float:
-        if not math.isfinite(loss):
-            raise InputError(
-                f"the loss is {loss}: training.learning_rate {self.config.learning_rate} is too high for this model"
-            )
-        return loss
 
 
 def make_optimizer(model: torch.nn.Module, config: TrainingConfig) -> torch.optim.AdamW:

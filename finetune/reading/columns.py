@@ -5,11 +5,11 @@ is read. A role may be given several columns where files differ: the first one t
 """
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from configs import InputError
 from finetune.config import ColumnMapping
-from finetune.reading.rows import Row, first_row, read_rows
+from finetune.reading.rows import Row, column_names, read_rows
 
 RoleSet = tuple[str, ...]
 TEXT_ROLES = ("text", "text_a", "text_b", "negative", "query", "target", "question", "context")
@@ -23,16 +23,15 @@ def column_candidates(role: str, mapping: ColumnMapping) -> list[str]:
 
 def choose_roles(path: str, allowed: Sequence[RoleSet], mapping: ColumnMapping) -> RoleSet:
     """The first of `allowed` whose columns the file has; InputError that names what it has and what is needed."""
-    found = first_row(path).values
+    names = column_names(path)
     for roles in allowed:
-        if all(any(name in found for name in column_candidates(role, mapping)) for role in roles):
+        if all(any(name in names for name in column_candidates(role, mapping)) for role in roles):
             return roles
     needed = " or ".join(
         f"({', '.join('|'.join(column_candidates(role, mapping)) or role for role in roles)})" for roles in allowed
     )
-    raise InputError(
-        f"{path}: has the columns {_comma_separated(found)}; needed: {needed}; map them with columns: {{role: column}}"
-    )
+    remedy = "map them with columns: {role: column}"
+    raise InputError(f"{path}: has the columns {', '.join(names)}; needed: {needed}; {remedy}")
 
 
 def check_mapping(paths: Sequence[str], known: Sequence[str], mapping: ColumnMapping) -> None:
@@ -40,19 +39,18 @@ def check_mapping(paths: Sequence[str], known: Sequence[str], mapping: ColumnMap
     for role in mapping:
         if role not in known:
             raise InputError(f"columns: '{role}' is not a role of this task; allowed: {', '.join(known)}")
-    if mapping:
-        columns = {path: first_row(path).values for path in paths}
-        for role in mapping:
-            for name in column_candidates(role, mapping):
-                if not any(name in found for found in columns.values()):
-                    has = f"{paths[0]} has: {_comma_separated(columns[paths[0]])}"
-                    raise InputError(f"columns: no file has the column '{name}' (for {role}); {has}")
+    columns = [column_names(path) for path in paths] if mapping else []
+    for role in mapping:
+        for name in column_candidates(role, mapping):
+            if not any(name in names for names in columns):
+                has = f"{paths[0]} has: {', '.join(columns[0])}"
+                raise InputError(f"columns: no file has the column '{name}' (for {role}); {has}")
 
 
 def read_roles(path: str, roles: RoleSet, mapping: ColumnMapping) -> Iterator[Row]:
     """Rows of `path` with `roles` as keys; InputError naming a row that lacks one or whose text is no text."""
-    found = first_row(path).values
-    columns = {role: next(name for name in column_candidates(role, mapping) if name in found) for role in roles}
+    names = column_names(path)
+    columns = {role: next(name for name in column_candidates(role, mapping) if name in names) for role in roles}
     for row in read_rows(path):
         for role, column in columns.items():
             value = row.values.get(column)
@@ -81,7 +79,3 @@ def number_of(row: Row, role: str) -> float:
     if not math.isfinite(number):
         raise InputError(f"{row.place}: '{role}' must be a number, not {value!r}")
     return number
-
-
-def _comma_separated(names: Collection[str]) -> str:
-    return ", ".join(map(str, names))

@@ -56,10 +56,10 @@ def read_rows(path: str) -> Iterator[Row]:
         raise InputError(f"{path}: not valid UTF-8 ({error.reason})") from None
 
 
-def first_row(path: str) -> Row:
-    """The first row of `path`; InputError when there is none."""
+def column_names(path: str) -> list[str]:
+    """The columns of the first row of `path`; InputError when there is none."""
     for row in read_rows(path):
-        return row
+        return list(row.values)
     raise InputError(f"{path}: no rows in it")
 
 

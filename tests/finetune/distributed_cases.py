@@ -25,7 +25,7 @@ from finetune.training import Trainer, make_optimizer
 
 def evaluate_case(model: str, config: dict[str, Any]) -> Any:
     """What finetune.evaluate prints."""
-    return evaluate(model, validate(FinetuneConfig, config, "case"))[0]
+    return evaluate(model, validate(FinetuneConfig, config, "case"))
 
 
 def predict_case(model: str, source: str, out: str, options: list[str]) -> int:

@@ -39,7 +39,7 @@ def test_spearman_on_sts_is_scipys_on_sentence_transformers_vectors(
     minilm: str, real_data: Path, tmp_path: Path
 ) -> None:
     test = first_rows(real_data / "sts/en_stsb.test.jsonl.gz", 200, tmp_path / "test.jsonl")
-    found = evaluate(minilm, config(task="matching", model=minilm, run_dir="x", train=test, test=test))[0]
+    found = evaluate(minilm, config(task="matching", model=minilm, run_dir="x", train=test, test=test))
     rows = [json.loads(line) for line in Path(test).read_text().splitlines()]
     model = SentenceTransformer(minilm, device="cpu")
     left, right = (model.encode([row[name] for row in rows]) for name in ("text_a", "text_b"))

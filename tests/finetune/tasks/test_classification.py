@@ -72,7 +72,7 @@ def test_r32_another_order_of_classes_in_the_scored_file_changes_nothing(
     for name, ordered in (("a", rows), ("b", sorted(rows, key=lambda row: -int(row["label"])))):
         test = write(folder / f"{name}.jsonl", ordered)
         config = configure(folder, encoder, train=str(folder / "train.jsonl"), test=test)
-        scores.append(evaluate(str(folder / "run" / "model"), config)[0]["scores"]["accuracy"])
+        scores.append(evaluate(str(folder / "run" / "model"), config)["scores"]["accuracy"])
     assert scores[0] == scores[1] > 0.5
 
 
@@ -160,5 +160,5 @@ def test_r36_a_head_that_pools_cls_is_served_with_cls(
     """ModernBERT's head can pool the mean too, which is the default of a training that names none."""
     config = configure(tmp_path, make_encoder("modernbert"), **topics, pooling="cls")
     trained = run(config)["seeds"][0]["scores"]
-    served = evaluate(str(tmp_path / "run" / "model"), config.model_copy(update={"pooling": None}))[0]["scores"]
+    served = evaluate(str(tmp_path / "run" / "model"), config.model_copy(update={"pooling": None}))["scores"]
     assert served["loss"] == pytest.approx(trained["loss"], abs=1e-6)
