@@ -21,7 +21,7 @@ from finetune.folder.description import ModelDescription, describe_model
 from finetune.folder.onnx_graph import GRAPH_FILE, OnnxModel, export_graph, largest_difference
 from finetune.folder.write import check_replaceable, new_model_folder
 from finetune.inference import Predictor
-from finetune.reading.columns import read_best_roles
+from finetune.reading.columns import read_roles
 from finetune.results import write_json
 from finetune.serving import load_task, parse_options, with_pooling
 from finetune.tasks.protocol import Task
@@ -47,7 +47,8 @@ def compress(folder: str, out: str, int8: bool, data: str | None, options: Servi
     try:
         with new_model_folder(Path(out), task.inputs, description) as path:
             graph = _write_graph(task, model, path / GRAPH_FILE, int8, report)
-            report["bytes"] = {"before": _size(Path(folder)), "after": (path / GRAPH_FILE).stat().st_size}
+            before = sum(file.stat().st_size for file in Path(folder).glob("*.safetensors"))
+            report["bytes"] = {"before": before, "after": (path / GRAPH_FILE).stat().st_size}
             report["done"] = report["fp32_graph_difference"] <= LARGEST_DIFFERENCE
             if data:
                 report |= _compare(task, model, graph, data, options)
@@ -94,7 +95,7 @@ def _compare(task: Task[Any], model: nn.Module, graph: nn.Module, data: str, opt
     seconds: list[float] = []
     for each in (model, graph):
         start = time.perf_counter()
-        rows = read_best_roles(data, task.scoring_roles, options.columns)
+        rows = read_roles(data, task.scoring_roles, options.columns)
         pairs = list(predictor.predictions(each, rows))
         seconds.append(round(time.perf_counter() - start, 3))
         scores.append(task.score(pairs))
@@ -106,10 +107,6 @@ def _compare(task: Task[Any], model: nn.Module, graph: nn.Module, data: str, opt
         "metric": metric,
         "lost": before - after,
     }
-
-
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
 
 
 class _Parser(argparse.ArgumentParser):

@@ -34,7 +34,8 @@ def evaluate(folder: str, config: FinetuneConfig) -> dict[str, Any]:
     asked = {"task": config.task, "metric": metric, "answering": config.answering}
     description = with_pooling(stored.model_copy(update=asked), folder, config.pooling)
     task = load_task(folder, description, config.max_length, budget)
-    check_mapping([*config.train, *config.dev, *config.test], task_class.all_roles(), config.columns)
+    role_sets = [*task_class.training_roles, *task_class.scoring_roles]
+    check_mapping([*config.train, *config.dev, *config.test], role_sets, config.columns)
     accelerator = make_accelerator(config.precision)
     model = load_trained_model(task, folder, accelerator)
     scores = Predictor(task, accelerator, budget).score_files(model, config.scored_files, config.columns)

@@ -16,7 +16,7 @@ from accelerate.utils import gather_object
 
 from finetune.config import ColumnMapping
 from finetune.reading.batching import token_budget, token_budget_batches
-from finetune.reading.columns import read_best_roles
+from finetune.reading.columns import read_roles
 from finetune.reading.rows import Row
 from finetune.tasks.protocol import Example, Task
 
@@ -60,8 +60,7 @@ class Predictor:
         """
         self.task.inputs.take_counts()
         pairs = {
-            path: list(self.predictions(model, read_best_roles(path, self.task.scoring_roles, columns)))
-            for path in paths
+            path: list(self.predictions(model, read_roles(path, self.task.scoring_roles, columns))) for path in paths
         }
         scores: dict[str, Any] = dict(self.task.score([pair for part in pairs.values() for pair in part]))
         if len(pairs) > 1:

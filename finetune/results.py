@@ -52,12 +52,6 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n")
 
 
-def write_histories(run_dir: Path, histories: dict[int, History], metric: str) -> None:
-    """`history.json` with the steps and evaluations of every seed, and the picture of them."""
-    draw_learning_curves(histories, metric, run_dir / "learning_curves.png")
-    write_json(run_dir / "history.json", {seed: history.as_json() for seed, history in histories.items()})
-
-
 def draw_learning_curves(histories: dict[int, History], metric: str, path: Path) -> None:
     """A PNG with one line per seed: left the smoothed loss of each step, right the dev score of each evaluation."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg

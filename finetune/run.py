@@ -4,6 +4,7 @@ Test rows are scored once per seed, with the weights that dev chose. The folder 
 dev (the first one without dev). Training rows are held in memory; scored rows are streamed.
 """
 
+import functools
 import sys
 import time
 from collections.abc import Sequence
@@ -19,9 +20,9 @@ from finetune.config import FinetuneConfig
 from finetune.folder.load import load_inputs, quiet_transformers
 from finetune.folder.write import check_replaceable
 from finetune.inference import Predictor
-from finetune.reading.columns import check_mapping, choose_roles, read_best_roles, read_roles
+from finetune.reading.columns import check_mapping, choose_roles, read_roles
 from finetune.reading.rows import Row
-from finetune.results import failed_training, mean_scores, summarize, write_histories, write_json
+from finetune.results import draw_learning_curves, failed_training, mean_scores, summarize, write_json
 from finetune.tasks.table import TASKS
 from finetune.tasks.word_vectors import word_vector_model
 from finetune.training import History, Trainer
@@ -35,12 +36,13 @@ def run(config: FinetuneConfig) -> dict[str, Any]:
 def read_training_rows(config: FinetuneConfig) -> list[Row]:
     """All rows of the training files, which must have the same roles; InputError otherwise."""
     task = TASKS[config.task]
-    check_mapping([*config.train, *config.dev, *config.test], task.all_roles(), config.columns)
+    role_sets = [*task.training_roles, *task.scoring_roles]
+    check_mapping([*config.train, *config.dev, *config.test], role_sets, config.columns)
     sets = [choose_roles(path, task.training_roles, config.columns) for path in config.train]
     if len(set(sets)) > 1:
         different = " and ".join(f"({', '.join(roles)})" for roles in dict.fromkeys(sets))
         raise InputError(f"train: the files have different columns: {different}")
-    return [row for path in config.train for row in read_roles(path, sets[0], config.columns)]
+    return [row for path in config.train for row in read_roles(path, sets[:1], config.columns)]
 
 
 class FinetuneRun:
@@ -60,15 +62,14 @@ class FinetuneRun:
         self.task = TASKS[config.task].from_training_rows(config, inputs, rows)
         self.examples = self.task.encode(rows, training=True)
         self.train_counts = inputs.take_counts()
-        self.targets = {path: self._read_targets(path) for path in (*config.dev, *config.test)}
+        self.targets = {
+            path: [self.task.target(row) for row in read_roles(path, self.task.scoring_roles, config.columns)]
+            for path in (*config.dev, *config.test)
+        }
         self.training = config.training.resolved(len(self.examples), inputs.model_config.hidden_size)
         self.accelerator = make_accelerator(config.precision)
         self.trainer = Trainer(self.task, self.examples, self.training, self.accelerator)
         self.predictor = Predictor(self.task, self.accelerator, config.training.max_tokens_per_device)
-
-    def _read_targets(self, path: str) -> list[Any]:
-        rows = read_best_roles(path, self.task.scoring_roles, self.config.columns)
-        return [self.task.target(row) for row in rows]
 
     def run(self) -> dict[str, Any]:
         """Train, score and write everything; returns what `results.json` holds."""
@@ -111,7 +112,8 @@ class FinetuneRun:
                 if self.accelerator.is_main_process:
                     self.task.save(model, self.run_dir / "model")
         if self.accelerator.is_main_process:
-            write_histories(self.run_dir, histories, self.task.metric)
+            draw_learning_curves(histories, self.task.metric, self.run_dir / "learning_curves.png")
+            write_json(self.run_dir / "history.json", {seed: history.as_json() for seed, history in histories.items()})
         return self._summarized(entries)
 
     def train_from_scratch(self) -> dict[str, Any]:
@@ -127,7 +129,8 @@ class FinetuneRun:
     def train_seed(self, model: nn.Module, seed: int, space_before: dict[str, float]) -> tuple[dict[str, Any], History]:
         """Train and score one model; its entry in the results, and its history."""
         start = time.perf_counter()
-        history = self.trainer.train(model, seed, self._score_dev if self.config.dev else None)
+        score_dev = functools.partial(self._score, paths=self.config.dev)
+        history = self.trainer.train(model, seed, score_dev if self.config.dev else None)
         entry: dict[str, Any] = {"seed": seed, "steps": len(history.steps), "best_step": history.best_step}
         entry |= {"dev": history.best, **self._seed_scores(model, history)}
         entry["seconds"] = round(time.perf_counter() - start, 2)
@@ -173,9 +176,6 @@ class FinetuneRun:
 
     def _score(self, model: nn.Module, paths: Sequence[str]) -> dict[str, Any]:
         return self.predictor.score_files(model, paths, self.config.columns)
-
-    def _score_dev(self, model: nn.Module) -> dict[str, Any]:
-        return self._score(model, self.config.dev)
 
     def _print_counts(self, paths: Sequence[str], counts: dict[str, int], num_rows: int) -> None:
         """A line for the rows whose texts the model does not read as they are."""

@@ -19,7 +19,7 @@ from finetune.folder.description import ModelDescription
 from finetune.folder.load import load_inputs, quiet_transformers
 from finetune.folder.onnx_graph import GRAPH_FILE, OnnxModel
 from finetune.inference import Predictor
-from finetune.reading.columns import RoleSet, check_mapping, choose_roles, read_roles
+from finetune.reading.columns import RoleSet, check_mapping, read_roles
 from finetune.tasks.protocol import Task
 from finetune.tasks.table import TASKS
 
@@ -49,7 +49,7 @@ def load_task(
     assert description.task, "the caller chooses the task of a bare encoder"
     quiet_transformers()
     inputs = load_inputs(folder, max_length or description.max_length)
-    return TASKS[description.task].from_description(description, inputs, max_tokens)
+    return TASKS[description.task](description, inputs, max_tokens)
 
 
 def load_trained_model(task: Task[Any], folder: str, accelerator: Accelerator) -> torch.nn.Module:
@@ -68,9 +68,9 @@ class FilePredictor:
     ) -> None:
         self.path, self.columns = path, options.columns
         self.task = load_task(folder, with_pooling(description, folder, options.pooling), options.max_length)
-        check_mapping([path], list(dict.fromkeys(role for roles in allowed for role in roles)), self.columns)
-        self.roles = choose_roles(path, allowed, self.columns)
-        self.num_rows = sum(1 for _ in read_roles(path, self.roles, self.columns))
+        check_mapping([path], allowed, self.columns)
+        self.allowed = allowed
+        self.num_rows = sum(1 for _ in read_roles(path, allowed, self.columns))
         accelerator = make_accelerator(options.precision)
         self.is_main_process = accelerator.is_main_process
         self.predictor = Predictor(self.task, accelerator, options.max_tokens_per_device)
@@ -81,7 +81,7 @@ class FilePredictor:
 
         Prints at the end how many texts were truncated or read in windows.
         """
-        pairs = self.predictor.predictions(self.model, read_roles(self.path, self.roles, self.columns))
+        pairs = self.predictor.predictions(self.model, read_roles(self.path, self.allowed, self.columns))
         with open_replacing(out) if self.is_main_process else nullcontext() as file:
             if file:
                 file.write(header)

@@ -164,14 +164,8 @@ def make_optimizer(model: torch.nn.Module, config: TrainingConfig) -> torch.opti
     for name, parameter in parameters:
         depth = layers.get(name, 0 if "embeddings." in name else top)
         decays = parameter.ndim > 1
-        group = groups.setdefault(
-            (depth, decays),
-            {
-                "params": [],
-                "lr": config.learning_rate * config.layer_decay ** (top - depth),
-                "weight_decay": config.weight_decay if decays else 0.0,
-            },
-        )
-        group["params"].append(parameter)
+        rate = config.learning_rate * config.layer_decay ** (top - depth)
+        group = {"params": [], "lr": rate, "weight_decay": config.weight_decay if decays else 0.0}
+        groups.setdefault((depth, decays), group)["params"].append(parameter)
     ordered = [groups[key] for key in sorted(groups)]  # the head last: its rate is the one that is logged
     return torch.optim.AdamW(ordered, betas=(0.9, 0.999), eps=1e-8, fused=True)

@@ -54,7 +54,7 @@ def describe_model(folder: str) -> ModelDescription:
     heads = [task for head, task in TASK_OF_HEAD.items() for name in config.architectures or () if name.endswith(head)]
     if not heads:
         return ModelDescription(pooling=stored_pooling(folder))
-    labels = [config.id2label[i] for i in sorted(config.id2label)]
+    labels = [config.id2label[i] for i in sorted(config.id2label)] if heads[0] != "answering" else None
     pooling = getattr(config, "classifier_pooling", None) if heads[0] == "classification" else None
     return ModelDescription(task=heads[0], labels=labels, pooling=pooling)
 

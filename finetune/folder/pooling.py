@@ -26,13 +26,10 @@ class SentenceEncoder(nn.Module):
         width = encoder.config.hidden_size
         self.projection = nn.Sequential(nn.Linear(width, width), nn.Tanh()) if with_projection else None
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
+    def forward(self, attention_mask: Tensor, **inputs: Tensor) -> Tensor:
         """Padded inputs (rows, length) -> vectors (rows, width)."""
         first_last = self.pooling == "first_last"
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-        if token_type_ids is not None:
-            inputs["token_type_ids"] = token_type_ids
-        output = self.encoder(**inputs, output_hidden_states=first_last)
+        output = self.encoder(attention_mask=attention_mask, **inputs, output_hidden_states=first_last)
         states = output.last_hidden_state
         if first_last:
             states = (output.hidden_states[1] + output.hidden_states[-1]) / 2

@@ -25,7 +25,7 @@ def choose_roles(path: str, allowed: Sequence[RoleSet], mapping: ColumnMapping) 
     """The first of `allowed` whose columns the file has; InputError that names what it has and what is needed."""
     names = column_names(path)
     for roles in allowed:
-        if all(any(name in names for name in column_candidates(role, mapping)) for role in roles):
+        if has_roles(names, roles, mapping):
             return roles
     needed = " or ".join(
         f"({', '.join('|'.join(column_candidates(role, mapping)) or role for role in roles)})" for roles in allowed
@@ -34,8 +34,14 @@ def choose_roles(path: str, allowed: Sequence[RoleSet], mapping: ColumnMapping) 
     raise InputError(f"{path}: has the columns {', '.join(names)}; needed: {needed}; {remedy}")
 
 
-def check_mapping(paths: Sequence[str], known: Sequence[str], mapping: ColumnMapping) -> None:
-    """InputError when `mapping` has a role that the task does not know, or a column that no file has."""
+def has_roles(names: Sequence[str], roles: RoleSet, mapping: ColumnMapping) -> bool:
+    """Whether the columns `names` fill all of `roles`."""
+    return all(any(name in names for name in column_candidates(role, mapping)) for role in roles)
+
+
+def check_mapping(paths: Sequence[str], role_sets: Sequence[RoleSet], mapping: ColumnMapping) -> None:
+    """InputError when `mapping` has a role that is in none of the sets, or a column that no file has."""
+    known = dict.fromkeys(role for roles in role_sets for role in roles)
     for role in mapping:
         if role not in known:
             raise InputError(f"columns: '{role}' is not a role of this task; allowed: {', '.join(known)}")
@@ -47,9 +53,12 @@ def check_mapping(paths: Sequence[str], known: Sequence[str], mapping: ColumnMap
                 raise InputError(f"columns: no file has the column '{name}' (for {role}); {has}")
 
 
-def read_roles(path: str, roles: RoleSet, mapping: ColumnMapping) -> Iterator[Row]:
-    """Rows of `path` with `roles` as keys; InputError naming a row that lacks one or whose text is no text."""
-    names = column_names(path)
+def read_roles(path: str, allowed: Sequence[RoleSet], mapping: ColumnMapping) -> Iterator[Row]:
+    """Rows of `path` with the roles that it has as keys (`choose_roles`).
+
+    InputError naming a row that lacks one or whose text is no text.
+    """
+    roles, names = choose_roles(path, allowed, mapping), column_names(path)
     columns = {role: next(name for name in column_candidates(role, mapping) if name in names) for role in roles}
     for row in read_rows(path):
         for role, column in columns.items():
@@ -62,11 +71,6 @@ def read_roles(path: str, roles: RoleSet, mapping: ColumnMapping) -> Iterator[Ro
                 continue
             raise InputError(f"{row.place}: the column '{column}' (for {role}) {problem}")
         yield Row(row.place, {role: row.values[column] for role, column in columns.items()})
-
-
-def read_best_roles(path: str, allowed: Sequence[RoleSet], mapping: ColumnMapping) -> Iterator[Row]:
-    """Rows of `path` with the first of `allowed` that the file has columns for."""
-    yield from read_roles(path, choose_roles(path, allowed, mapping), mapping)
 
 
 def number_of(row: Row, role: str) -> float:

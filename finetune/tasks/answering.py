@@ -47,25 +47,20 @@ class Answering(Task[AnsweringExample]):
     output_names = ("start_logits", "end_logits")
     outputs_per_token = True
 
-    def __init__(self, inputs: Inputs, metric: str | None, options: AnsweringConfig, has_unanswerable: bool):
-        super().__init__(inputs, metric)
-        self.options, self.has_unanswerable = options, has_unanswerable
+    def __init__(self, description: ModelDescription, inputs: Inputs, max_tokens: int | None = None) -> None:
+        super().__init__(description, inputs, max_tokens)
+        self.options = description.answering or AnsweringConfig()
+        self.has_unanswerable = bool(description.has_unanswerable)
         self.lost_answers = 0  # training answers that no window holds whole: longer than the windows overlap
 
     @classmethod
     def from_training_rows(cls, config: FinetuneConfig, inputs: Inputs, rows: Sequence[Row]) -> Self:
         """The task; questions without answers among the rows make the model answer '' when it sees none."""
-        return cls(inputs, config.metric, config.answering, any(not _answers(row) for row in rows))
-
-    @classmethod
-    def from_description(cls, description: ModelDescription, inputs: Inputs, max_tokens: int | None = None) -> Self:
-        options = description.answering or AnsweringConfig()
-        return cls(inputs, description.metric, options, bool(description.has_unanswerable))
-
-    def description(self) -> ModelDescription:
-        return ModelDescription(
-            task=self.name, metric=self.metric, has_unanswerable=self.has_unanswerable, answering=self.options
+        has_unanswerable = any(not _answers(row) for row in rows)
+        description = ModelDescription(
+            metric=config.metric, has_unanswerable=has_unanswerable, answering=config.answering
         )
+        return cls(description, inputs)
 
     def build(self, folder: str, *, from_scratch: bool) -> nn.Module:
         return load_model(AutoModelForQuestionAnswering, folder, from_scratch)

@@ -26,7 +26,7 @@ from finetune.tasks.protocol import Example, Task
 
 
 class Classification(Task[Example]):
-    """The task for one run. `labels` are the class names by id, `class_weights` the weight of each in the loss."""
+    """The task for one run; `class_weights` are the weights of the labels in the loss."""
 
     name = "classification"
     metrics = ("accuracy", "macro_f1", "matthews")
@@ -34,11 +34,10 @@ class Classification(Task[Example]):
     scoring_roles = training_roles
     prediction_roles = (("text_a", "text_b"), ("text",))
 
-    def __init__(self, inputs: Inputs, metric: str | None, labels: Sequence[str], pooling: Pooling | None):
-        super().__init__(inputs, metric)
-        self.labels = list(labels)
-        self.ids = {name: i for i, name in enumerate(self.labels)}
-        self.head_values = _head_values(pooling, inputs.model_config)
+    def __init__(self, description: ModelDescription, inputs: Inputs, max_tokens: int | None = None) -> None:
+        super().__init__(description, inputs, max_tokens)
+        trained_with = getattr(inputs.model_config, "classifier_pooling", None)
+        self.head_values = _head_values(description.pooling or trained_with, inputs.model_config)
         self.class_weights = [1.0] * len(self.labels)
         self.label_smoothing = 0.0
 
@@ -52,24 +51,17 @@ class Classification(Task[Example]):
             raise InputError(f"{config.train[0]}: classification needs two classes, the file has only {labels}")
         if "text_a" in rows[0].values and not inputs.has_segments:
             print(f"{config.model} has no segment ids: only SEP tells the two texts of a pair apart")
-        task = cls(inputs, config.metric, labels, config.pooling)
+        task = cls(ModelDescription(metric=config.metric, labels=labels), inputs)
+        task.head_values = _head_values(config.pooling, inputs.model_config)
         task.label_smoothing = options.label_smoothing
         if options.class_weights == "balanced":
             total = sum(counts.values())
             task.class_weights = [total / (len(labels) * max(1, counts.get(name, 0))) for name in labels]
         return task
 
-    @classmethod
-    def from_description(cls, description: ModelDescription, inputs: Inputs, max_tokens: int | None = None) -> Self:
-        trained_with = getattr(inputs.model_config, "classifier_pooling", None)
-        return cls(inputs, description.metric, description.labels or (), description.pooling or trained_with)
-
-    def description(self) -> ModelDescription:
-        return ModelDescription(task=self.name, metric=self.metric, labels=list(self.labels))
-
     def build(self, folder: str, *, from_scratch: bool) -> nn.Module:
         names = dict(enumerate(self.labels))
-        values = {"id2label": names, "label2id": self.ids, "problem_type": "single_label_classification"}
+        values = {"id2label": names, "label2id": self.label_ids, "problem_type": "single_label_classification"}
         return load_model(AutoModelForSequenceClassification, folder, from_scratch, **values, **self.head_values)
 
     def encode(self, rows: Sequence[Row], *, training: bool) -> list[Example]:
@@ -86,9 +78,9 @@ class Classification(Task[Example]):
         if "label" not in row.values:
             return None
         name = str(row.values["label"])
-        if name not in self.ids:
+        if name not in self.label_ids:
             raise InputError(f"{row.place}: unknown label '{name}'; allowed: {', '.join(self.labels)}")
-        return self.ids[name]
+        return self.label_ids[name]
 
     def _logits(self, model: nn.Module, examples: list[Example]) -> Tensor:
         device = next(model.parameters()).device

@@ -24,9 +24,9 @@ from finetune.folder.onnx_graph import SENTENCE_OUTPUT
 from finetune.folder.pooling import SentenceEncoder, stored_pooling, write_sentence_files
 from finetune.folder.write import new_model_folder
 from finetune.reading.batching import token_budget, token_budget_batches
-from finetune.reading.columns import RoleSet, choose_roles, number_of
-from finetune.reading.inputs import Encoding, Inputs
-from finetune.reading.rows import Row
+from finetune.reading.columns import RoleSet, has_roles, number_of
+from finetune.reading.inputs import Inputs
+from finetune.reading.rows import Row, column_names
 from finetune.tasks.matching_loss import contrastive_loss, cosent_loss, cosine_loss
 from finetune.tasks.matching_metrics import retrieval_scores, similarity_scores, space_scores
 from finetune.tasks.protocol import Example, Task
@@ -53,12 +53,10 @@ class Matching(Task[Example]):
     output_names = SENTENCE_OUTPUT
     compares_rows = True
 
-    def __init__(
-        self, inputs: Inputs, metric: str | None, pooling: Pooling | None, trained_on: RoleSet, max_tokens: int | None
-    ):
-        super().__init__(inputs, metric)
-        self.pooling: Pooling = pooling or "mean"
-        self.trained_on, self.max_tokens = trained_on, max_tokens
+    def __init__(self, description: ModelDescription, inputs: Inputs, max_tokens: int | None = None) -> None:
+        super().__init__(description, inputs, max_tokens)
+        self.pooling: Pooling = description.pooling or "mean"
+        self.trained_on = tuple(description.trained_on or PAIRS)
         self.options = MatchingConfig()
         self.score_range = (0.0, 1.0)
         self.dropout: dict[str, float] = {}  # to set in the model's config
@@ -67,7 +65,7 @@ class Matching(Task[Example]):
     def default_metric(cls, config: FinetuneConfig) -> str:
         """mrr where the first scored file is one of queries and targets, else spearman."""
         scored = [*config.dev, *config.test]
-        retrieval = scored and choose_roles(scored[0], cls.scoring_roles, config.columns) == RETRIEVAL
+        retrieval = scored and has_roles(column_names(scored[0]), RETRIEVAL, config.columns)
         return "mrr" if retrieval else "spearman"
 
     @classmethod
@@ -79,25 +77,15 @@ class Matching(Task[Example]):
         stored = stored_pooling(config.model)
         if config.pooling and stored and config.pooling != stored:
             print(f"pooling: {config.pooling} as configured; {config.model} was made for {stored}")
-        metric = config.metric or cls.default_metric(config)
-        budget = config.training.max_tokens_per_device
-        task = cls(inputs, metric, config.pooling or stored, tuple(rows[0].values), budget)
+        description = ModelDescription(
+            metric=config.metric or cls.default_metric(config), trained_on=list(rows[0].values),
+            pooling=config.pooling or stored or "mean", temperature=config.matching.temperature,
+        )  # fmt: skip
+        task = cls(description, inputs, config.training.max_tokens_per_device)
         task.options = config.matching
         task.score_range = (min(scores), max(scores))
         task.dropout = task._dropout_values()
         return task
-
-    @classmethod
-    def from_description(cls, description: ModelDescription, inputs: Inputs, max_tokens: int | None = None) -> Self:
-        """The task for scoring a finished folder, or a bare encoder."""
-        trained_on = tuple(description.trained_on or PAIRS)
-        return cls(inputs, description.metric, description.pooling, trained_on, max_tokens)
-
-    def description(self) -> ModelDescription:
-        return ModelDescription(
-            task=self.name, metric=self.metric, trained_on=list(self.trained_on), pooling=self.pooling,
-            temperature=self.options.temperature,
-        )  # fmt: skip
 
     def _dropout_values(self) -> dict[str, float]:
         """The dropout probabilities to set in the model's config: none where its own ones do."""
@@ -149,10 +137,11 @@ class Matching(Task[Example]):
             examples = [Example(example.encodings * 2) for example in examples]
         vectors = self._vectors(model, examples)
         if "score" not in self.trained_on:
-            texts = [[text_key(text) for text in example.encodings] for example in examples]
-            keys = torch.tensor(texts, device=vectors[0].device).unbind(1)
+            # a number (64 bits) that is the same for texts that the model cannot tell apart, on every process
+            keys = [[hash(tuple(text["input_ids"])) for text in example.encodings] for example in examples]
+            text_keys = torch.tensor(keys, device=vectors[0].device).unbind(1)
             negatives = vectors[2] if len(vectors) > 2 else None
-            return contrastive_loss(vectors[0], vectors[1], negatives, self.options.temperature, keys)
+            return contrastive_loss(vectors[0], vectors[1], negatives, self.options.temperature, text_keys)
         scores = torch.tensor([example.target for example in examples], device=vectors[0].device)
         if self.options.scored_loss == "cosent":
             return cosent_loss(vectors[0], vectors[1], scores, self.options.temperature)
@@ -200,11 +189,6 @@ class Matching(Task[Example]):
 
     def save(self, model: Any, folder: Path) -> None:
         shape = model.encoder.config
-        with new_model_folder(folder, self.inputs, self.description()) as path:
+        with new_model_folder(folder, self.inputs, self.description) as path:
             model.encoder.save_pretrained(path)
             write_sentence_files(path, self.pooling, shape.hidden_size, shape.num_hidden_layers, self.inputs.max_length)
-
-
-def text_key(encoding: Encoding) -> int:
-    """A number (64 bits) that is the same for texts that the model cannot tell apart, on every process."""
-    return hash(tuple(encoding["input_ids"]))

@@ -50,19 +50,19 @@ class Task(ABC, Generic[ExampleT]):
     outputs_per_token: ClassVar[bool] = False  # those tensors are (rows, tokens, …)
     # the loss compares the rows of a batch: batches are whole, of equal size and not grouped by length
     compares_rows: ClassVar[bool] = False
-    labels: Sequence[str] = ()  # class names or tags by id; empty where the task has none
 
-    def __init__(self, inputs: Inputs, metric: str | None) -> None:
-        """InputError for a metric that the task does not compute; None is the task's own."""
-        if metric is not None and metric not in self.metrics:
-            raise InputError(f"metric: {self.name} has no '{metric}'; allowed: {', '.join(self.metrics)}")
-        self.inputs = inputs
-        self.metric = metric or self.metrics[0]
+    def __init__(self, description: ModelDescription, inputs: Inputs, max_tokens: int | None = None) -> None:
+        """The task of a folder, or of the one that a training will write; `max_tokens` of a batch, padding included.
 
-    @classmethod
-    def all_roles(cls) -> list[str]:
-        """Every role that a column may be mapped to."""
-        return list(dict.fromkeys(role for roles in (*cls.training_roles, *cls.scoring_roles) for role in roles))
+        InputError for a metric that the task does not compute; without one the task's own is taken.
+        """
+        self.metric = description.metric or self.metrics[0]
+        if self.metric not in self.metrics:
+            raise InputError(f"metric: {self.name} has no '{self.metric}'; allowed: {', '.join(self.metrics)}")
+        self.description = description.model_copy(update={"task": self.name, "metric": self.metric})
+        self.inputs, self.max_tokens = inputs, max_tokens
+        self.labels = description.labels or []  # class names or tags by id; empty where the task has none
+        self.label_ids = {name: i for i, name in enumerate(self.labels)}
 
     @classmethod
     def default_metric(cls, config: FinetuneConfig) -> str:
@@ -73,15 +73,6 @@ class Task(ABC, Generic[ExampleT]):
     @abstractmethod
     def from_training_rows(cls, config: FinetuneConfig, inputs: Inputs, rows: Sequence[Row]) -> Self:
         """The task to train, with what it learns from its rows (class names, range of scores)."""
-
-    @classmethod
-    @abstractmethod
-    def from_description(cls, description: ModelDescription, inputs: Inputs, max_tokens: int | None = None) -> Self:
-        """The task of a finished folder, for scoring and predicting; `max_tokens` of a batch, padding included."""
-
-    @abstractmethod
-    def description(self) -> ModelDescription:
-        """What the folder of the trained model says about itself."""
 
     @abstractmethod
     def build(self, folder: str, *, from_scratch: bool) -> nn.Module:
@@ -124,5 +115,5 @@ class Task(ABC, Generic[ExampleT]):
 
     def save(self, model: Any, folder: Path) -> None:
         """Write a folder that plain transformers (or sentence-transformers) loads, with `finetune.json`."""
-        with new_model_folder(folder, self.inputs, self.description()) as path:
+        with new_model_folder(folder, self.inputs, self.description) as path:
             model.save_pretrained(path)

@@ -34,7 +34,7 @@ class TaggingExample(Example):
 
 
 class Tagging(Task[TaggingExample]):
-    """The task for one run. `labels` are the tags by id, `O` first."""
+    """The task for one run; the first label is `O`."""
 
     name = "tagging"
     metrics = ("f1", "precision", "recall", "accuracy")
@@ -43,26 +43,14 @@ class Tagging(Task[TaggingExample]):
     prediction_roles = (("tokens",),)
     outputs_per_token = True
 
-    def __init__(self, inputs: Inputs, metric: str | None, labels: Sequence[str]):
-        super().__init__(inputs, metric)
-        self.labels = list(labels)
-        self.ids = {name: i for i, name in enumerate(self.labels)}
-
     @classmethod
     def from_training_rows(cls, config: FinetuneConfig, inputs: Inputs, rows: Sequence[Row]) -> Self:
         """The task with the configured tags, or those of the training rows; `O` is always one of them."""
         tags = set(config.tagging.labels) or {tag for row in rows for tag in _words(row, "tags")}
-        return cls(inputs, config.metric, [OUTSIDE, *sorted(tags - {OUTSIDE})])
-
-    @classmethod
-    def from_description(cls, description: ModelDescription, inputs: Inputs, max_tokens: int | None = None) -> Self:
-        return cls(inputs, description.metric, description.labels or ())
-
-    def description(self) -> ModelDescription:
-        return ModelDescription(task=self.name, metric=self.metric, labels=list(self.labels))
+        return cls(ModelDescription(metric=config.metric, labels=[OUTSIDE, *sorted(tags - {OUTSIDE})]), inputs)
 
     def build(self, folder: str, *, from_scratch: bool) -> nn.Module:
-        values = {"id2label": dict(enumerate(self.labels)), "label2id": self.ids}
+        values = {"id2label": dict(enumerate(self.labels)), "label2id": self.label_ids}
         return load_model(AutoModelForTokenClassification, folder, from_scratch, **values)
 
     def target(self, row: Row) -> list[int] | None:
@@ -72,9 +60,9 @@ class Tagging(Task[TaggingExample]):
         if len(tags) != len(tokens):
             raise InputError(f"{row.place}: {len(tokens)} tokens but {len(tags)} tags")
         for tag in tags:
-            if tag not in self.ids:
+            if tag not in self.label_ids:
                 raise InputError(f"{row.place}: unknown tag '{tag}'; allowed: {', '.join(self.labels)}")
-        return [self.ids[tag] for tag in tags]
+        return [self.label_ids[tag] for tag in tags]
 
     def encode(self, rows: Sequence[Row], *, training: bool) -> list[TaggingExample]:
         targets = [self.target(row) for row in rows]
@@ -106,7 +94,7 @@ class Tagging(Task[TaggingExample]):
     def predict(self, model: nn.Module, examples: list[TaggingExample]) -> list[list[int]]:
         """A tag id for every word."""
         predicted = iter(self._logits(model, examples).argmax(-1).tolist())
-        outside = self.ids[OUTSIDE]
+        outside = self.label_ids[OUTSIDE]
         return [[next(predicted) if piece >= 0 else outside for piece in example.first_pieces] for example in examples]
 
     def score(self, pairs: Sequence[tuple[Any, Any]]) -> dict[str, float]:

@@ -55,8 +55,8 @@ def test_r34_memory_does_not_grow_with_the_rows(
     [
         (["finetune", "CONFIG", "sseds=[1]"], "unknown key 'sseds'; did you mean 'seeds'?"),
         (["finetune", "CONFIG", "model=/nowhere"], "/nowhere: no such model folder"),
-        (["finetune", "CONFIG", "train=missing.jsonl"], "missing.jsonl: cannot read: No such file"),
-        (["finetune.predict", "MODEL", "missing.csv", "OUT"], "missing.csv: cannot read"),
+        (["finetune", "CONFIG", "train=missing.jsonl"], "cannot read missing.jsonl: No such file"),
+        (["finetune.predict", "MODEL", "missing.csv", "OUT"], "cannot read missing.csv: No such file"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

@@ -15,6 +15,7 @@ from sentence_transformers import SentenceTransformer
 from configs.loader import validate
 from finetune.config import AnsweringConfig, FinetuneConfig
 from finetune.evaluate import evaluate
+from finetune.folder.description import ModelDescription
 from finetune.folder.load import load_inputs
 from finetune.reading.rows import Row, read_rows
 from finetune.run import run
@@ -66,7 +67,7 @@ def official_f1(guess: str, right: str) -> float:
 @pytest.mark.parametrize("name", ["en_xquad", "zh_cmrc2018_trial"])
 def test_every_answer_is_found_in_its_windows_again(name: str, real_data: Path, minilm: str) -> None:
     """The window targets of each question, read back as characters, are the answer; a wrong answer_start is moved."""
-    task = Answering(load_inputs(minilm, 192), None, AnsweringConfig(stride=64), has_unanswerable=False)
+    task = Answering(ModelDescription(answering=AnsweringConfig(stride=64)), load_inputs(minilm, 192))
     exact, scores, count, lost = 0, 0.0, 0, 0
     for row in list(read_rows(str(real_data / f"qa/{name}.squad.json.gz")))[:200]:
         context, right = row.values["context"], row.values["answers"][0]["text"]

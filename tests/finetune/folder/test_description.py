@@ -40,7 +40,7 @@ def test_a_broken_description_is_named(content: str, message: str, tmp_path: Pat
         ("modernbert", "ForSequenceClassification", ModelDescription(
             task="classification", labels=["no", "yes"], pooling="cls")),
         ("modernbert", "ForTokenClassification", ModelDescription(task="tagging", labels=["no", "yes"])),
-        ("bert", "ForQuestionAnswering", ModelDescription(task="answering", labels=["no", "yes"])),
+        ("bert", "ForQuestionAnswering", ModelDescription(task="answering")),
         ("bert", "Model", ModelDescription()),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A hub's data set as rows; run by test_rows.py in a process of its own, with the loopback hub of tests/data."""
+"""A hub's data set as rows; run by test_rows.py in its own process, with the loopback hub of tests/data/sources."""
 
 import re
 from collections.abc import Callable
@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.data.over_hub import BRANCH, ROOT, SERVER, answer  # first: it says where the hub is before anybody asks
+from tests.data.sources.over_hub import BRANCH, ROOT, SERVER, answer  # first: it sets the hub's address
 
 # isort: split
 from datasets import ClassLabel, Dataset, Features, Value
@@ -56,9 +55,9 @@ def test_a_model_is_trained_and_scored_on_them(make_encoder: Callable[[str], str
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("hub:user/none:train", "cannot load from the hub: .*user/none"),
-        ("hub:user/name:dev", "cannot load from the hub: Bad split: dev"),
-        ("hub:user/name/other:train", "cannot load from the hub: BuilderConfig 'other' not found"),
+        ("hub:user/none:train", "the data set 'user/none' does not exist on the hub, or is not yours to read"),
+        ("hub:user/name:dev", "the data set 'user/name': Bad split: dev"),
+        ("hub:user/name/other:train", "the data set 'user/name': BuilderConfig 'other' not found"),
     ],
 )
 def test_what_is_not_there_is_one_line(path: str, message: str) -> None:
@@ -69,5 +68,5 @@ def test_what_is_not_there_is_one_line(path: str, message: str) -> None:
 def test_a_shard_that_breaks_off_is_told_with_its_row(hub: Path) -> None:
     path = hub / "train-0.parquet"
     path.write_bytes(path.read_bytes()[:-300] + b"x" * 300)
-    with pytest.raises(ValueError, match=r"^hub:user/name:train(:row \d+)?: cannot load from the hub: [^\n]*$"):
+    with pytest.raises(ValueError, match=r"^hub:user/name:train(:row \d+)?: [^\n]*$"):
         list(read_rows("hub:user/name:train"))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune.reading.columns import check_mapping, choose_roles, number_of, read_best_roles
+from finetune.reading.columns import check_mapping, choose_roles, number_of, read_roles
 from finetune.reading.rows import Row
 
 ROLE_SETS = [("text_a", "text_b", "score"), ("text_a", "text_b"), ("text",)]
@@ -27,11 +27,11 @@ def test_a_role_may_have_another_column_in_another_file(tmp_path: Path) -> None:
     train = write(tmp_path / "a.jsonl", {"anchor": "x", "text_b": "y"})
     test = write(tmp_path / "b.jsonl", {"text_a": "z", "text_b": "y"})
     columns: dict[str, str | list[str]] = {"text_a": ["anchor", "text_a"], "text_b": "text_b"}
-    check_mapping([train, test], ["text_a", "text_b"], columns)
-    found = [next(read_best_roles(path, ROLE_SETS, columns)).values["text_a"] for path in (train, test)]
+    check_mapping([train, test], ROLE_SETS, columns)
+    found = [next(read_roles(path, ROLE_SETS, columns)).values["text_a"] for path in (train, test)]
     assert found == ["x", "z"]
     with pytest.raises(ValueError, match="no file has the column 'anker'"):
-        check_mapping([train, test], ["text_a"], {"text_a": ["anchor", "anker"]})
+        check_mapping([train, test], ROLE_SETS, {"text_a": ["anchor", "anker"]})
 
 
 @pytest.mark.parametrize("value", ["x", None, float("nan"), "inf", True, [1]])

@@ -17,6 +17,7 @@ from torch import nn
 
 from configs.loader import validate
 from finetune.config import AnsweringConfig, FinetuneConfig
+from finetune.folder.description import ModelDescription
 from finetune.folder.load import load_inputs
 from finetune.predict import predict
 from finetune.reading.rows import Row, read_rows
@@ -31,7 +32,9 @@ CONTEXT = " ".join(["rain", "snow", "wind", "fog"][i % 4] for i in range(157))
 
 def make_answering(folder: str, max_length: int, stride: int = 64, *, has_unanswerable: bool) -> Answering:
     """The task without training rows."""
-    return Answering(load_inputs(folder, max_length), None, AnsweringConfig(stride=stride), has_unanswerable)
+    options = AnsweringConfig(stride=stride)
+    description = ModelDescription(answering=options, has_unanswerable=has_unanswerable)
+    return Answering(description, load_inputs(folder, max_length))
 
 
 def row_of(context: str, start: int | None, end: int = 0, question: str = "what") -> Row:

@@ -11,6 +11,7 @@ from transformers import pipeline
 
 from configs.loader import validate
 from finetune.config import FinetuneConfig
+from finetune.folder.description import ModelDescription
 from finetune.folder.load import load_inputs
 from finetune.predict import predict
 from finetune.reading.rows import Row
@@ -50,7 +51,7 @@ def configure(folder: Path, model: str, **values: Any) -> FinetuneConfig:
 
 def make_tagging(encoder: str, labels: list[str], max_length: int | None = None) -> Tagging:
     """The task without training rows."""
-    return Tagging(load_inputs(encoder, max_length), None, labels)
+    return Tagging(ModelDescription(labels=labels), load_inputs(encoder, max_length))
 
 
 def test_tagging_learns_predicts_and_opens_in_pipeline(encoder: str, tmp_path: Path) -> None:
