@@ -58,7 +58,18 @@ def test_importing_does_not_load_slow_libraries(package: str) -> None:
 
 
 def test_only_the_known_folders_stand_at_the_top() -> None:
-    allowed = {"examples", "pretrain", "finetune", "encoder", "data", "configs", "launch", "tests", "benchmarks", "docs"}
+    allowed = {
+        "examples",
+        "pretrain",
+        "finetune",
+        "encoder",
+        "data",
+        "configs",
+        "launch",
+        "tests",
+        "benchmarks",
+        "docs",
+    }
     found = {p.name for p in ROOT.iterdir() if p.is_dir() and not p.name.startswith(".") and p.name != "__pycache__"}
     assert found - {"runs", "build", "wandb"} - allowed == {p.name for p in ROOT.glob("*.egg-info")}
 
