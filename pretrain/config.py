@@ -99,7 +99,8 @@ CHANGEABLE_AT_RESUME = (
     "run_dir", "engine", "checkpoint", "evaluation", "logging",
     "training.rows_per_device", "training.profile_steps", "training.max_skipped_steps",
     "training.spike_sigma", "training.skip_spikes",
-    "data.sources", "data.num_workers", "data.prefetch_steps", "data.cache", "encoder.gradient_checkpointing", "encoder.exportable",
+    "data.sources", "data.num_workers", "data.prefetch_steps", "data.cache", "encoder.gradient_checkpointing",
+    "encoder.exportable",
 )  # fmt: skip
 
 

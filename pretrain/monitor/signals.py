@@ -4,20 +4,21 @@ The handler only sets a flag. The loop reads it together with the other ranks', 
 step, save, and say `preempted`. This module imports nothing heavy: `python -m pretrain` listens before it loads torch.
 """
 
-import ctypes
 import os
 import signal
-import sys
+import threading
 import time
-from pathlib import Path
+from contextlib import suppress
 from types import FrameType
 from typing import Any
+
+import psutil
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 PREEMPTED = 75  # exit code: stopped after a whole checkpoint, requeue me
 INTERRUPT_AGAIN_SECONDS = 3.0  # a later Ctrl-C does not wait; an earlier one is the launcher's copy of the first
-LAUNCHERS = (b"torchrun", b"torch.distributed", b"accelerate", b"deepspeed")
-_PR_SET_PDEATHSIG = 1  # of Linux's prctl(2)
+LAUNCHERS = ("torchrun", "torch.distributed", "accelerate", "deepspeed")
+LAUNCHER_SECONDS = 1.0  # between looks at the launcher
 
 
 class Stop:
@@ -26,13 +27,16 @@ class Stop:
     def __init__(self) -> None:
         self.requested = False
         self._requested_at = 0.0
+        self._listens = False
         self._previous: list[tuple[signal.Signals, Any]] = []
 
     def listen(self) -> None:
         """Handle the signals from now on."""
         for number in STOP_SIGNALS:
             signal.signal(number, self._request)
-        stop_with_launcher()
+        if not self._listens:
+            self._listens = True
+            stop_with_launchers()
 
     def __enter__(self) -> None:
         self._previous = [(number, signal.getsignal(number)) for number in STOP_SIGNALS]
@@ -50,12 +54,32 @@ class Stop:
             self.requested, self._requested_at = True, now
 
 
-def stop_with_launcher() -> None:
-    """Have the kernel send SIGTERM to this process when its launcher dies, however it dies (Linux only).
+def stop_with_launchers() -> None:
+    """Send SIGTERM to this process when a launcher among its ancestors is gone, however it died.
 
-    A launcher that is killed, or that does not handle a signal (torchrun and USR1), would leave its ranks behind. A
-    process that was started from a shell is left alone: `nohup python -m pretrain … &` outlives its terminal.
+    A launcher that is killed, that does not pass a signal on (`deepspeed`) or does not handle it (torchrun and USR1)
+    would leave its ranks behind. A process that was started from a shell is left alone: `nohup python -m pretrain … &`
+    outlives its terminal.
     """
-    parent = Path(f"/proc/{os.getppid()}/cmdline")
-    if sys.platform == "linux" and parent.exists() and any(name in parent.read_bytes() for name in LAUNCHERS):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    launchers = [parent for parent in psutil.Process().parents() if _is_launcher(parent)]
+    if launchers:
+        threading.Thread(target=_watch, args=(launchers,), daemon=True).start()
+
+
+def _is_launcher(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        runs_a_program = process.name().startswith(("python", *LAUNCHERS))  # not a shell in a folder of that name
+        return runs_a_program and any(name in part for part in process.cmdline() for name in LAUNCHERS)
+    return False
+
+
+def _watch(launchers: list[psutil.Process]) -> None:
+    while all(_is_alive(launcher) for launcher in launchers):
+        time.sleep(LAUNCHER_SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
