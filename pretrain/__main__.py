@@ -3,6 +3,8 @@
 Exit codes: 0 done, 2 bad input, 75 stopped by a signal after a whole checkpoint; anything else is a failure.
 """
 
+import textwrap
+
 from pretrain.monitor.signals import PREEMPTED, Stop
 
 stop = Stop()
@@ -10,18 +12,20 @@ if __name__ == "__main__":
     stop.listen()  # the imports below take seconds, and a signal in the meantime must not be lost
 
 from configs import InputError, load_config, run_command  # noqa: E402
-from pretrain.config import CHANGEABLE_AT_RESUME, PretrainConfig  # noqa: E402
+from pretrain.config import PretrainConfig  # noqa: E402
 from pretrain.loop import train  # noqa: E402
 from pretrain.opening import open_run  # noqa: E402
 from pretrain.processes import find_processes  # noqa: E402
+from pretrain.runs.changes import RULES  # noqa: E402
 
 USAGE = (
     """usage: python -m pretrain CONFIG [key=value …]
 
 Trains an encoder; under torchrun, accelerate launch -m, deepspeed --module, or alone. Resumes when the run folder holds
-a whole checkpoint of the same run; a resume may change only how the run is executed:
+a whole checkpoint of the same run.
+
 """
-    + ", ".join(CHANGEABLE_AT_RESUME)
+    + "\n".join(textwrap.wrap(RULES, 120))
     + "\n\nKeys, with their defaults:\n"
 )
 

@@ -1,6 +1,6 @@
 """`PretrainConfig` composes the sections, each defined beside the thing it configures, and checks across them."""
 
-from typing import Any, NamedTuple
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -11,7 +11,7 @@ from pretrain.checkpoint.format import CheckpointConfig
 from pretrain.engines.base import EngineConfig
 from pretrain.monitor.tracking import LoggingConfig
 from pretrain.optim.adamw import OptimizerConfig
-from pretrain.optim.schedule import ScheduleConfig
+from pretrain.optim.schedule import ScheduleConfig, decay_start
 from pretrain.phases import Phase, PhaseConfig, cut_into_phases
 
 
@@ -47,7 +47,14 @@ class PretrainConfig(Config):
     run_dir: str = Field(description="folder of the run: configuration, checkpoints, metrics")
     seed: int = Field(0, ge=0, description="of the weights, the order, the masks and the dropout")
     tokenizer: str = Field(description="folder of a tokenizer that AutoTokenizer loads")
-    start_from: str | None = Field(None, description="published folder or checkpoint whose weights start the run")
+    start_from: str | None = Field(
+        None, description="published folder, checkpoint, or run (its newest checkpoint) whose weights start the run"
+    )
+    start_from_state: Literal["weights", "optimizer", "all"] = Field(
+        "weights",
+        description="of a checkpoint in start_from: the weights; with them the optimizer's moments; or all, with the "
+        "step and the position in the data, to branch off a run",
+    )
     data: DataConfig
     encoder: EncoderConfig
     training: TrainingConfig
@@ -73,12 +80,18 @@ class PretrainConfig(Config):
             raise InputError("optimizer.name: stable_adamw needs whole tensors; with engine.name: deepspeed use adamw")
         if self.training.skip_spikes and not self.training.spike_sigma:
             raise InputError("training.skip_spikes needs training.spike_sigma")
+        if self.start_from_state != "weights" and not self.start_from:
+            raise InputError("start_from_state needs start_from, a checkpoint or a run")
         self.cut_into_phases()
         return self
 
     def cut_into_phases(self) -> "list[Phase[PretrainConfig]]":
         """The run's phases in order; one where none are given."""
         return cut_into_phases(self, self.phases, self.training.num_steps)
+
+    def last_step_before_decay(self) -> int | None:
+        """The last step from which a longer run can branch off without a trace of the decay (wsd only)."""
+        return decay_start(self.schedule, self.training.num_steps) if self.schedule.name == "wsd" else None
 
     def check_processes(self, world_size: int) -> None:
         """InputError when the run cannot be cut over `world_size` processes; lists what can."""
@@ -91,41 +104,3 @@ class PretrainConfig(Config):
                 f"{world_size} processes cannot share data.num_lanes {self.data.num_lanes} and "
                 f"{micro_batches} micro-batches (data.rows_per_step / training.rows_per_device); allowed: {allowed}"
             )
-
-
-# How the run is executed, never what it computes: a key, or a section with all of its keys. That other sources hold
-# the same text is the data state's to check.
-CHANGEABLE_AT_RESUME = (
-    "run_dir", "engine", "checkpoint", "evaluation", "logging",
-    "training.rows_per_device", "training.profile_steps", "training.max_skipped_steps",
-    "training.spike_sigma", "training.skip_spikes",
-    "data.sources", "data.num_workers", "data.prefetch_steps", "data.cache", "encoder.gradient_checkpointing",
-    "encoder.exportable",
-)  # fmt: skip
-
-
-class Difference(NamedTuple):
-    """A key in which two configurations differ, with both values."""
-
-    key: str
-    first: Any
-    second: Any
-
-
-def first_difference(first: PretrainConfig, second: PretrainConfig, ignored: tuple[str, ...] = ()) -> Difference | None:
-    """The first key, in alphabetical order, that differs and is neither in `ignored` nor in a section of it."""
-    before, after = _flat(first.model_dump(mode="json")), _flat(second.model_dump(mode="json"))
-    for key in sorted(before.keys() | after.keys()):
-        is_ignored = any(key == name or key.startswith(name + ".") for name in ignored)
-        if before.get(key) != after.get(key) and not is_ignored:
-            return Difference(key, before.get(key), after.get(key))
-    return None
-
-
-def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(values, dict):
-        return {prefix: values}
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= _flat(value, f"{prefix}.{key}" if prefix else key)
-    return flat

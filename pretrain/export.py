@@ -12,6 +12,7 @@ from configs import InputError, load_config, run_command
 from encoder.huggingface.export import export_folder
 from pretrain.checkpoint.format import CONFIG_FILE, TRAINING_FILE
 from pretrain.config import PretrainConfig
+from pretrain.monitor.history import read_history
 from pretrain.runs.folder import RunFolder
 
 USAGE = "usage: python -m pretrain.export RUN_OR_CHECKPOINT OUT"
@@ -78,9 +79,8 @@ Sources:
 
 def _numbers(metrics: Path, step: int) -> str:
     last: dict[str, dict[str, float]] = {}
-    for line in metrics.read_text(encoding="utf-8").splitlines() if metrics.exists() else []:
-        entry = json.loads(line) if line.startswith("{") and line.endswith("}") else {}
-        if entry.get("kind") in ("train", "eval") and entry["step"] <= step:
+    for entry in read_history(metrics):
+        if entry["kind"] in ("train", "eval") and entry["step"] <= step:
             last[entry["kind"]] = entry
     lines = ["## Numbers", ""]
     if "train" in last:

@@ -11,11 +11,12 @@ from contextlib import contextmanager
 
 from configs import InputError
 from configs.status import State
-from pretrain.config import PretrainConfig, first_difference
+from pretrain.config import PretrainConfig
 from pretrain.monitor.signals import Stop
 from pretrain.monitor.watchdog import Watchdog
 from pretrain.processes import Processes, start_process_group, stop_process_group
 from pretrain.run import Run
+from pretrain.runs.changes import first_difference
 from pretrain.runs.folder import RunFolder
 from pretrain.start import resolve
 
@@ -65,7 +66,7 @@ def open_run(config: PretrainConfig, processes: Processes, stop: Stop) -> Iterat
 def _begin(config: PretrainConfig, processes: Processes, folder: RunFolder) -> PretrainConfig:
     """The completed configuration, after rank 0 has locked the folder and written the first status of this start."""
     try:
-        config = resolve(config)
+        config = resolve(config, folder)
         config.check_processes(processes.world_size)
     except InputError as error:
         if processes.is_main:

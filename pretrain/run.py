@@ -4,10 +4,12 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from configs import InputError
 from configs.status import State
 from data import Batch, BatchLoader, counts_of, merge_states
 from encoder import attention_kernel
@@ -41,15 +43,36 @@ class Run:
         found = self.folder.find_checkpoints()
         self.checkpoint = found.whole[-1] if found.whole else None
         self.broken_checkpoints = found.broken
-        self.progress, data_state = Progress(), None
+        self.progress, self._first_data_state = Progress(), None
         if self.checkpoint:
-            training_state, data_state = load_states(self.checkpoint)
+            training_state, self._first_data_state = load_states(self.checkpoint)
             self.progress = Progress.from_state(training_state)
+        elif config.start_from:
+            self._branch_off()
         self.phases = config.cut_into_phases()
         self.phase = phase_after(self.phases, self.progress.step)
-        self._loader = self._open_batches(data_state)
+        self._loader = self._open_batches(self._first_data_state)
         self.tracker: Tracker | None = None
         self.data_state: dict[str, Any] = {}  # of this rank after the last step; empty before one is taken
+
+    def _branch_off(self) -> None:
+        """Take from `start_from` what `start_from_state` asks for; the weights are `build_model`'s to load."""
+        config = self.config
+        if config.start_from_state != "weights":
+            self.checkpoint = RunFolder.locate(Path(str(config.start_from)))[1]
+            training_state, data_state = load_states(self.checkpoint)
+            origin = Progress.from_state(training_state)
+            if config.start_from_state == "all":
+                self.progress, self._first_data_state = origin, data_state
+                if origin.step >= config.training.num_steps:
+                    raise InputError(
+                        f"start_from: {self.checkpoint} is at step {origin.step}, training.num_steps is "
+                        f"{config.training.num_steps}: with start_from_state: all it counts from that step on"
+                    )
+            else:
+                self.progress.updates = origin.updates
+            self.progress.best = {}
+        self.progress.saved_step = -1  # so that `start` saves: the folder then holds all that a resume needs
 
     def start(self, watchdog: Watchdog, stop: Stop) -> None:
         """Build the engine with its weights and moments, and open the trackers."""
@@ -67,6 +90,10 @@ class Run:
             self.tracker = Tracker(config.logging, self.folder.path, run_id, num_steps, self.progress.step)
         self._log_start()
         self.batches = self._enter_phase()
+        if self.progress.saved_step < 0:
+            failure = self.save()
+            if failure:
+                raise RuntimeError(f"the first checkpoint could not be saved: {failure}")
 
     def _log_start(self) -> None:
         """What this process's part of the history begins with, in the log and on the console."""
@@ -109,7 +136,9 @@ class Run:
         self.engine.model.encoder.config = self.phase.config.encoder  # the base of its rotary angles
         return iter(self._loader)
 
-    def _data_state_of_all_ranks(self) -> dict[str, Any]:
+    def _data_state_of_all_ranks(self) -> dict[str, Any] | None:
+        if not self.data_state:  # no step was taken
+            return self._first_data_state
         return merge_states(self.processes.gather(self.data_state))
 
     def is_stop_requested(self) -> bool:
@@ -171,9 +200,11 @@ class Run:
             if self.processes.is_main:
                 best = progress.best.get("step")
                 best_step = int(best) if best is not None else None
-                retire_checkpoints(self.folder.checkpoints, self.config.checkpoint, best_step)
+                retire_checkpoints(
+                    self.folder.checkpoints, self.config.checkpoint, best_step, self.config.last_step_before_decay()
+                )
                 self.folder.write_status("running", progress.step)
-        records = [counts.to_json() for counts in counts_of(data_state)]
+        records = [counts.to_json() for counts in counts_of(data_state)] if data_state else []
         seconds = self.ledger.clock.read()["seconds"]
         self.log("save", {"seconds": seconds, "failure": failure, "records_by_source": records})
         return failure

@@ -1,6 +1,7 @@
 """What a run needs before its first step: the configuration completed by the tokenizer, and the first weights."""
 
 import math
+from pathlib import Path
 
 import torch
 
@@ -9,18 +10,25 @@ from configs.loader import validate
 from data.tokenizer.load import load_tokenizer
 from encoder import EncoderConfig, MaskedLanguageModel, load_model
 from pretrain.config import PretrainConfig
+from pretrain.runs.folder import RunFolder
 
 _TO_64 = 64  # a vocabulary of a multiple of 64 rows keeps matrix units busy
 
 
-def resolve(config: PretrainConfig) -> PretrainConfig:
-    """Fill in the encoder's vocabulary, special ids and length from the tokenizer and the data.
+def resolve(config: PretrainConfig, folder: RunFolder) -> PretrainConfig:
+    """Fill in the encoder's vocabulary, special ids and length from the tokenizer and the data, the warm-up in steps.
 
-    With `start_from`, every key of the shape that the configuration leaves out is that folder's.
+    With `start_from`, every key of the shape that the configuration leaves out is that folder's. A resume needs only
+    the run's own folder: its copy of the tokenizer where the first one is gone, the shape that it was started with.
     InputError when the tokenizer is larger than an embedding of a given size, naming both.
     """
+    started = folder.started_config()
+    if folder.tokenizer.exists() and not Path(config.tokenizer).exists():
+        config = config.model_copy(update={"tokenizer": str(folder.tokenizer)})
     special = load_tokenizer(config.tokenizer).special
-    encoder = _adopted_shape(config) if config.start_from else config.encoder
+    encoder = config.encoder
+    if config.start_from:
+        encoder = _with_missing_keys(encoder, started.encoder) if started else _adopted_shape(config)
     rows, phases = encoder.vocab_size, config.cut_into_phases()
     if rows is not None and rows < special.vocab_size:
         raise InputError(
@@ -34,7 +42,16 @@ def resolve(config: PretrainConfig) -> PretrainConfig:
         "sep_id": special.sep,
         "mask_id": special.mask,
     }
-    return config.model_copy(update={"encoder": encoder.model_copy(update=filled)})
+    schedule = config.schedule
+    if started and schedule.warmup_steps is None and schedule.warmup_fraction == started.schedule.warmup_fraction:
+        schedule = schedule.model_copy(update={"warmup_steps": started.schedule.warmup_steps})
+    schedule = schedule.resolved(config.training.num_steps)
+    return config.model_copy(update={"encoder": encoder.model_copy(update=filled), "schedule": schedule})
+
+
+def _with_missing_keys(given: EncoderConfig, started: EncoderConfig) -> EncoderConfig:
+    """`given`, and for the keys that it leaves out what the run was started with."""
+    return started.model_copy(update=given.model_dump(include=given.model_fields_set))
 
 
 def _adopted_shape(config: PretrainConfig) -> EncoderConfig:

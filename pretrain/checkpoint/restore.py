@@ -10,8 +10,8 @@ from pretrain.checkpoint.format import DATA_FILE, MOMENTS_FILE, TRAINING_FILE, W
 from pretrain.engines.base import Engine
 
 
-def load_states(checkpoint: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(training state, data state) of a whole checkpoint."""
+def load_states(checkpoint: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """(training state, data state) of a whole checkpoint; no data state before the run's first step."""
     training, data = (checkpoint / name for name in (TRAINING_FILE, DATA_FILE))
     return json.loads(training.read_text(encoding="utf-8")), json.loads(data.read_text(encoding="utf-8"))
 

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from configs import Config
+from pretrain.monitor.history import close_torn_line, read_history
 
 Metrics = Mapping[str, Any]
 
@@ -38,8 +39,10 @@ class Tracker:
     def __init__(self, config: LoggingConfig, run_dir: Path, run_id: str, num_steps: int, step: int) -> None:
         self._print_every = config.print_every
         self._num_steps = num_steps
-        self._reached = _last_step(run_dir / "metrics.jsonl")
-        self._file = (run_dir / "metrics.jsonl").open("a", encoding="utf-8")
+        path = run_dir / "metrics.jsonl"
+        self._reached = max((entry["step"] for entry in read_history(path) if entry["kind"] == "train"), default=0)
+        close_torn_line(path)
+        self._file = path.open("a", encoding="utf-8")
         self._console = Console(file=sys.stderr, highlight=False, soft_wrap=True)
         self._progress = Progress(
             TextColumn("step"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[loss]}"),
@@ -155,25 +158,6 @@ def _open_wandb(config: LoggingConfig, run_dir: Path, run_id: str, say: Callable
 
 
 _OPEN = {"tensorboard": _open_tensorboard, "wandb": _open_wandb}
-
-
-def _last_step(path: Path) -> int:
-    """The highest `train` step in the history; a torn last line, as a kill leaves it, is closed and passed over."""
-    last = 0
-    if not path.exists():
-        return last
-    content = path.read_bytes()
-    if content and not content.endswith(b"\n"):
-        with path.open("ab") as file:
-            file.write(b"\n")
-    for line in content.splitlines():
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue
-        if entry.get("kind") == "train":
-            last = max(last, entry["step"])
-    return last
 
 
 def _one_line(error: Exception) -> str:

@@ -13,13 +13,20 @@ from pathlib import Path
 
 import yaml
 
-from configs import InputError
+from configs import InputError, load_config
 from configs.atomic import folder_replacing, write_text
-from configs.loader import validate
 from configs.status import State, read_status, write_status
 from pretrain.checkpoint.format import FoundCheckpoints, checkpoint_step, find_checkpoints, why_incomplete
-from pretrain.config import CHANGEABLE_AT_RESUME, PretrainConfig, first_difference
+from pretrain.config import PretrainConfig
+from pretrain.runs.changes import refuse_changes
 from pretrain.runs.lock import FolderLock
+
+
+# What AutoTokenizer may read in a folder, which may be a published model's with weights of gigabytes
+TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json",
+    "merges.txt", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "chat_template.jinja", "report.json",
+)  # fmt: skip
 
 
 class RunFolder:
@@ -38,18 +45,23 @@ class RunFolder:
         """The run's checkpoints, whole and broken."""
         return find_checkpoints(self.checkpoints)
 
+    def newest_step(self) -> int:
+        """The step of the newest whole checkpoint; 0 where there is none."""
+        whole = self.find_checkpoints().whole
+        return checkpoint_step(whole[-1]) if whole else 0
+
+    def started_config(self) -> PretrainConfig | None:
+        """The resolved configuration that the run was started with; None where none was."""
+        if not self.config_file.exists():
+            return None
+        config = load_config(PretrainConfig, self.config_file)
+        return config.model_copy(update={"schedule": config.schedule.resolved(config.training.num_steps)})
+
     def check(self, config: PretrainConfig) -> None:
         """InputError when the folder belongs to another run or cannot be written; changes nothing."""
-        if self.config_file.exists():
-            values = yaml.safe_load(self.config_file.read_text(encoding="utf-8"))
-            started = validate(PretrainConfig, values, str(self.config_file))
-            difference = first_difference(started, config, ignored=CHANGEABLE_AT_RESUME)
-            if difference:
-                raise InputError(
-                    f"{self.path} belongs to another run: '{difference.key}' was {difference.first!r} when that run "
-                    f"was started and is {difference.second!r} now; choose another run_dir, or give the old value. "
-                    f"A resume may change {', '.join(CHANGEABLE_AT_RESUME)}"
-                )
+        started = self.started_config()
+        if started:
+            refuse_changes(started, config, self.newest_step())
         elif self.path.exists() and (not self.path.is_dir() or any(self.checkpoints.glob("step_*"))):
             raise InputError(f"run_dir {self.path} is not the folder of a run: config.yaml is missing")
         nearest = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
@@ -61,8 +73,7 @@ class RunFolder:
         with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
-            found = self.find_checkpoints().whole
-            self._step = checkpoint_step(found[-1]) if found else 0
+            self._step = self.newest_step()
             write_status(self.path, state, self._step, reason)
 
     def write_inputs(self, config: PretrainConfig) -> None:
@@ -71,7 +82,9 @@ class RunFolder:
             write_text(self.config_file, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
             if not self.tokenizer.exists():
                 with folder_replacing(self.tokenizer) as temporary:
-                    shutil.copytree(config.tokenizer, temporary, dirs_exist_ok=True)
+                    for name in TOKENIZER_FILES:
+                        if (source := Path(config.tokenizer) / name).is_file():
+                            shutil.copyfile(source, temporary / name)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
