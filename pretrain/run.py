@@ -22,7 +22,7 @@ from pretrain.engines import build_engine
 from pretrain.evaluate import evaluate
 from pretrain.monitor.ledger import Ledger
 from pretrain.monitor.signals import Stop
-from pretrain.monitor.tracking import Tracker
+from pretrain.monitor.tracking import TrackedRun, Tracker
 from pretrain.monitor.watchdog import Watchdog
 from pretrain.optim.spikes import LossTrend
 from pretrain.phases import phase_after
@@ -87,7 +87,8 @@ class Run:
         self.ledger = Ledger(processes)
         if processes.is_main:
             run_id, num_steps = self.folder.run_id(), config.training.num_steps
-            self.tracker = Tracker(config.logging, self.folder.path, run_id, num_steps, self.progress.step)
+            tracked = TrackedRun(self.folder.path, run_id, num_steps, self.progress.step)
+            self.tracker = Tracker(config.logging, tracked)
         self._log_start()
         self.batches = self._enter_phase()
         if self.progress.saved_step < 0:

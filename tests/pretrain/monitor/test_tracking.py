@@ -58,6 +58,18 @@ def test_r39_every_tracker_holds_the_same_numbers(write_config: Write, tmp_path:
     assert logged == history
 
 
+def test_tensorboard_shows_the_steps_of_a_resume_once(write_config: Write, tmp_path: Path) -> None:
+    """Steps 11 to 20 were logged, then lost with their checkpoint: a viewer must not draw them twice."""
+    config = str(write_config(logging={"trackers": ["tensorboard"]}))
+    main([config])
+    (tmp_path / "run" / "checkpoints" / "step_00000020" / "COMPLETE").unlink()
+    main([config])
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == list(range(1, 21))
+    assert len(read_metrics(tmp_path / "run")) == 30
+
+
 @pytest.mark.slow
 def test_an_unreachable_wandb_stops_nothing(write_config: Write, tmp_path: Path, root: Path) -> None:
     """A key is there, so it tries to go online, but nothing listens: the numbers are kept for later."""
