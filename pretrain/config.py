@@ -1,6 +1,6 @@
 """`PretrainConfig` composes the sections, each defined beside the thing it configures, and checks across them."""
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -9,9 +9,10 @@ from data import DataConfig, SourceConfig
 from encoder import EncoderConfig
 from pretrain.checkpoint.format import CheckpointConfig
 from pretrain.engines.base import EngineConfig
+from pretrain.monitor.tracking import LoggingConfig
 from pretrain.optim.adamw import OptimizerConfig
 from pretrain.optim.schedule import ScheduleConfig
-from pretrain.phases import PhaseConfig, phases_of
+from pretrain.phases import Phase, PhaseConfig, cut_into_phases
 
 
 class TrainingConfig(Config):
@@ -38,17 +39,6 @@ class EvaluationConfig(Config):
         if self.every and not self.sources:
             raise InputError("evaluation.every needs evaluation.sources")
         return self
-
-
-class LoggingConfig(Config):
-    """Where the numbers go besides metrics.jsonl and the console."""
-
-    trackers: list[Literal["tensorboard", "wandb"]] = Field(
-        [], description="tensorboard, wandb (offline without a key)"
-    )
-    print_every: int = Field(10, ge=1, description="steps between lines on the console")
-    details_every: int = Field(0, ge=0, description="steps between looks at gradients by group, attention by layer")
-    project: str = Field("lacuna", description="W&B's project")
 
 
 class PretrainConfig(Config):
@@ -83,12 +73,16 @@ class PretrainConfig(Config):
             raise InputError("optimizer.name: stable_adamw needs whole tensors; with engine.name: deepspeed use adamw")
         if self.training.skip_spikes and not self.training.spike_sigma:
             raise InputError("training.skip_spikes needs training.spike_sigma")
-        phases_of(self)
+        self.cut_into_phases()
         return self
+
+    def cut_into_phases(self) -> "list[Phase[PretrainConfig]]":
+        """The run's phases in order; one where none are given."""
+        return cut_into_phases(self, self.phases, self.training.num_steps)
 
     def check_processes(self, world_size: int) -> None:
         """InputError when the run cannot be cut over `world_size` processes; lists what can."""
-        for phase in phases_of(self) if self.phases else []:
+        for phase in self.cut_into_phases() if self.phases else []:
             phase.config.check_processes(world_size)
         micro_batches = self.data.rows_per_step // self.training.rows_per_device
         allowed = [w for w in range(1, micro_batches + 1) if micro_batches % w == 0 and self.data.num_lanes % w == 0]

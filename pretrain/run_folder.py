@@ -5,21 +5,21 @@ never leaves one behind.
 """
 
 import fcntl
-import json
 import os
 import shutil
 import uuid
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO
 
 import yaml
 
 from configs import InputError
+from configs.atomic import folder_replacing, write_text
 from configs.loader import validate
-from pretrain.checkpoint.format import Found, fault, find_checkpoints
+from configs.status import State, read_status, write_status
+from pretrain.checkpoint.format import FoundCheckpoints, find_checkpoints, why_incomplete
 from pretrain.config import PretrainConfig, first_difference
-
-State = Literal["running", "done", "preempted", "bad_input", "failed"]
 
 
 class RunFolder:
@@ -34,7 +34,7 @@ class RunFolder:
         self._lock: IO[str] | None = None
         self._step = 0
 
-    def find(self) -> Found:
+    def find_checkpoints(self) -> FoundCheckpoints:
         """The run's checkpoints, whole and broken."""
         return find_checkpoints(self.checkpoints)
 
@@ -51,50 +51,45 @@ class RunFolder:
         if not os.access(nearest, os.W_OK):
             raise InputError(f"run_dir {self.path} cannot be written: no permission in {nearest}")
 
-    def open(self, config: PretrainConfig, tokenizer: str) -> None:
-        """Take the lock, write the resolved configuration and the tokenizer; InputError when another run is on."""
+    def open(self, config: PretrainConfig) -> None:
+        """Take the lock, write the resolved configuration and the tokenizer; InputError when that cannot be done."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / ".lock").open("a+")
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(f"run_dir {self.path} is in use by another running process") from None
+            write_text(self.config_file, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+            if not self.tokenizer.exists():
+                with folder_replacing(self.tokenizer) as temporary:
+                    shutil.copytree(config.tokenizer, temporary, dirs_exist_ok=True)
         except OSError as error:
             raise InputError(f"run_dir {self.path} cannot be written: {error.strerror}") from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError(f"run_dir {self.path} is in use by another running process") from None
-        self.config_file.write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
-        if not self.tokenizer.exists():
-            temporary = self.path / ".tokenizer"
-            shutil.copytree(tokenizer, temporary, dirs_exist_ok=True)
-            temporary.rename(self.tokenizer)
+
+    def close(self) -> None:
+        """Give the lock back."""
+        if self._lock:
+            self._lock.close()
 
     def run_id(self) -> str:
         """The run's name for trackers: made once, the same after every resume."""
         path = self.path / "run_id"
         if not path.exists():
-            path.write_text(uuid.uuid4().hex[:12])
+            write_text(path, uuid.uuid4().hex[:12])
         return path.read_text()
 
     def write_status(self, state: State, step: int | None = None, reason: str = "") -> None:
-        """Replace `status.json`: the outcome that launchers hide. Never raises: the run matters more."""
+        """Replace `status.json`. Never raises: the run matters more."""
         self._step = self._step if step is None else step
-        temporary = self.path / f".status_{os.getpid()}.json"
-        try:
-            temporary.write_text(json.dumps({"state": state, "step": self._step, "reason": reason}) + "\n")
-            temporary.rename(self.path / "status.json")
-        except OSError:
-            pass
+        with suppress(OSError):
+            write_status(self.path, state, self._step, reason)
 
     def write_failure(self, state: State, reason: str) -> None:
         """The first failure of any rank: those of other ranks follow from it and must not hide it."""
-        found = self.status()
+        found = read_status(self.path)
         if found.get("state") not in ("failed", "bad_input"):
             self.write_status(state, found.get("step"), reason)
-
-    def status(self) -> dict[str, Any]:
-        """The last status, empty when there is none."""
-        path = self.path / "status.json"
-        return json.loads(path.read_text()) if path.exists() else {}
 
     @classmethod
     def locate(cls, path: Path) -> "tuple[RunFolder, Path]":
@@ -109,7 +104,7 @@ class RunFolder:
             return cls(path), found.whole[-1]
         if not path.is_dir():
             raise InputError(f"{path} is neither a run folder nor a checkpoint: no such folder")
-        reason = fault(path)
+        reason = why_incomplete(path)
         if reason:
             raise InputError(f"{path} is no whole checkpoint: {reason}")
         return cls(path.absolute().parent.parent), path

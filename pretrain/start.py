@@ -9,7 +9,6 @@ from configs.loader import validate
 from data.tokenizer.load import load_tokenizer
 from encoder import EncoderConfig, MaskedLanguageModel, load_model
 from pretrain.config import PretrainConfig
-from pretrain.phases import phases_of
 
 _TO_64 = 64  # a vocabulary of a multiple of 64 rows keeps matrix units busy
 
@@ -22,14 +21,14 @@ def resolve(config: PretrainConfig) -> PretrainConfig:
     """
     special = load_tokenizer(config.tokenizer).special
     encoder = _adopted_shape(config) if config.start_from else config.encoder
-    rows = encoder.vocab_size
+    rows, phases = encoder.vocab_size, config.cut_into_phases()
     if rows is not None and rows < special.vocab_size:
         raise InputError(
             f"the tokenizer {config.tokenizer} has {special.vocab_size} tokens, more than encoder.vocab_size {rows}"
         )
     filled = {
         "vocab_size": rows or math.ceil(special.vocab_size / _TO_64) * _TO_64,
-        "max_length": encoder.max_length or max(phase.config.data.sequence_length for phase in phases_of(config)),
+        "max_length": encoder.max_length or max(phase.config.data.sequence_length for phase in phases),
         "pad_id": special.pad,
         "cls_id": special.cls,
         "sep_id": special.sep,

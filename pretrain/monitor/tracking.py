@@ -12,12 +12,24 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from pretrain.config import LoggingConfig
+from configs import Config
 
 Metrics = Mapping[str, Any]
+
+
+class LoggingConfig(Config):
+    """Where the numbers go besides metrics.jsonl and the console."""
+
+    trackers: list[Literal["tensorboard", "wandb"]] = Field(
+        [], description="tensorboard, wandb (offline without a key)"
+    )
+    print_every: int = Field(10, ge=1, description="steps between lines on the console")
+    details_every: int = Field(0, ge=0, description="steps between diagnostics: gradients by group, attention by layer")
+    project: str = Field("lacuna", description="W&B's project")
 
 
 class Tracker:

@@ -218,17 +218,17 @@ def test_details_hold_gradients_by_group_and_attention_by_layer(write_config: Wr
 def test_spikes_are_logged_and_skipped_when_asked(
     write_config: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pretrain.engines.base import TorchEngine
+    from pretrain.engines.plain import PlainEngine
 
-    forward, calls = TorchEngine.forward, []
+    forward, calls = PlainEngine.forward, []
 
     def with_a_spike(self: Any, inputs: Any, last: bool) -> Any:
         calls.append(None)
         loss = forward(self, inputs, last)
         return loss._replace(loss_sum=loss.loss_sum * (2.0 if len(calls) in range(45, 49) else 1.0))  # step 12
 
-    monkeypatch.setattr(TorchEngine, "forward", with_a_spike)
-    monkeypatch.setattr("pretrain.spikes.WARM", 5)
+    monkeypatch.setattr(PlainEngine, "forward", with_a_spike)
+    monkeypatch.setattr("pretrain.optim.spikes.WARM", 5)
     training = {"num_steps": 20, "rows_per_device": 2, "spike_sigma": 6.0}
     main([str(write_config("logged", training=training))])
     assert [entry["step"] for entry in read_metrics(tmp_path / "logged") if entry.get("spike")] == [12]
@@ -241,15 +241,15 @@ def test_spikes_are_logged_and_skipped_when_asked(
 def test_too_many_steps_without_a_finite_gradient_stop_the_run(
     write_config: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pretrain.engines.base import TorchEngine
+    from pretrain.engines.plain import PlainEngine
 
-    forward = TorchEngine.forward
+    forward = PlainEngine.forward
 
     def poisoned(self: Any, inputs: Any, last: bool) -> Any:
         loss = forward(self, inputs, last)
         return loss._replace(loss_sum=loss.loss_sum * torch.nan)
 
-    monkeypatch.setattr(TorchEngine, "forward", poisoned)
+    monkeypatch.setattr(PlainEngine, "forward", poisoned)
     training = {"num_steps": 20, "rows_per_device": 2, "max_skipped_steps": 3}
     with pytest.raises(RuntimeError, match="3 steps in a row were skipped"):
         main([str(write_config(training=training))])

@@ -19,10 +19,12 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from encoder import EncoderConfig, MaskedLanguageModel, load_model
-from pretrain.checkpoint.format import restore_optimizer, save_checkpoint
-from pretrain.engines.base import Engine, EngineConfig, build_engine
+from pretrain.checkpoint.restore import restore_optimizer
+from pretrain.checkpoint.save import save_checkpoint
+from pretrain.engines import build_engine
+from pretrain.engines.base import Engine, EngineConfig
 from pretrain.monitor.clock import Clock
-from pretrain.monitor.diagnostics import Before, layer_details, whole_model
+from pretrain.monitor.diagnostics import UpdateMeter, layer_diagnostics, whole_model
 from pretrain.optim.adamw import OptimizerConfig
 from pretrain.processes import find_processes, limit_groups, start_process_group, stop_process_group
 from pretrain.step import train_step
@@ -162,11 +164,11 @@ def details(name: str) -> dict[str, float]:
     """The closer look at step 3."""
     engine = engine_of(name, model())
     train(engine, range(1, 3))
-    before = Before(engine)
+    meter = UpdateMeter(engine)
     train(engine, range(3, 4))
-    found = before.compare(engine, OptimizerConfig().betas[0], ME)
+    found = meter.read(OptimizerConfig().betas[0], ME)
     whole = whole_model(engine, ME)
-    return found | (layer_details(whole, batch(3)) if whole else {})
+    return found | (layer_diagnostics(whole, batch(3)) if whole else {})
 
 
 def group_limits() -> list[float]:

@@ -7,18 +7,14 @@ import torch
 from safetensors.torch import load_file
 
 from encoder import EncoderConfig, MaskedLanguageModel
-from pretrain.checkpoint.format import (
-    MARKER,
-    CheckpointConfig,
-    checkpoint_name,
-    fault,
-    find_checkpoints,
-    restore_optimizer,
-    retire_checkpoints,
-    save_checkpoint,
-)
+from pretrain.checkpoint import save as save_module
+from pretrain.checkpoint.format import MARKER, CheckpointConfig, checkpoint_name, find_checkpoints, why_incomplete
+from pretrain.checkpoint.restore import restore_optimizer
+from pretrain.checkpoint.retention import retire_checkpoints
+from pretrain.checkpoint.save import save_checkpoint
 from pretrain.checkpoint.tensor_file import TensorFile
-from pretrain.engines.base import EngineConfig, TorchEngine
+from pretrain.engines.base import EngineConfig
+from pretrain.engines.plain import PlainEngine
 from pretrain.optim.adamw import OptimizerConfig
 from pretrain.processes import Processes
 
@@ -26,10 +22,10 @@ ALONE = Processes(0, 1, torch.device("cpu"))
 TEXTS = {"training.json": "{}", "data.json": "{}"}
 
 
-def tiny_engine() -> TorchEngine:
+def tiny_engine() -> PlainEngine:
     torch.manual_seed(0)
     model = MaskedLanguageModel(EncoderConfig(num_layers=1, hidden_size=32, num_heads=1, vocab_size=64, max_length=8))
-    return TorchEngine(EngineConfig(), model, OptimizerConfig(), ALONE)
+    return PlainEngine(EngineConfig(), model, OptimizerConfig(), ALONE)
 
 
 def test_tensor_file_is_what_safetensors_reads(tmp_path: Path) -> None:
@@ -70,7 +66,7 @@ def test_r12_a_folder_is_whole_or_no_checkpoint(tmp_path: Path) -> None:
     assert "optimizer.safetensors has 100 bytes instead of" in found.broken[0]
     assert "half-written" in found.broken[1]
     assert save_checkpoint(tmp_path, 6, engine, TEXTS, ALONE) is None  # the broken one of the same step is replaced
-    assert fault(newest) is None
+    assert why_incomplete(newest) is None
 
 
 def test_r13_rotation_compares_numbers_and_leaves_other_folders(tmp_path: Path) -> None:
@@ -94,7 +90,7 @@ def test_r13_the_best_and_every_nth_are_kept(tmp_path: Path) -> None:
     assert [int(path.name[5:]) for path in find_checkpoints(tmp_path).whole] == [2, 3, 6, 7]
 
 
-@pytest.mark.parametrize("failing", ["_open_files", "_finish", "add"])
+@pytest.mark.parametrize("failing", ["TensorFile", "write_text", "add"])
 def test_a_failing_save_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
     engine = tiny_engine()
     assert save_checkpoint(tmp_path, 2, engine, TEXTS, ALONE) is None
@@ -102,11 +98,10 @@ def test_a_failing_save_leaves_what_was_there(tmp_path: Path, monkeypatch: pytes
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    target = TensorFile if failing == "add" else __import__("pretrain.checkpoint.format", fromlist=["x"])
-    monkeypatch.setattr(target, failing, fail)
+    monkeypatch.setattr(TensorFile if failing == "add" else save_module, failing, fail)
     reason = save_checkpoint(tmp_path, 4, engine, TEXTS, ALONE)
     assert reason is not None
     assert "step_00000004: No space left on device" in reason
     assert "bytes needed" in reason
     assert [path.name for path in tmp_path.iterdir()] == ["step_00000002"]
-    assert fault(tmp_path / checkpoint_name(2)) is None
+    assert why_incomplete(tmp_path / checkpoint_name(2)) is None

@@ -1,0 +1,268 @@
+"""A run: everything that one process holds while it trains, and how it is opened where its folder stands.
+
+`open_run` is the whole of a resume: what the user gave is checked, then the newest whole checkpoint gives progress,
+data position and weights, then the process group starts, then the engine takes the weights and the moments.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from configs import InputError
+from configs.status import State
+from data import Batch, BatchLoader, counts_of, merge_states
+from encoder import attention_kernel
+from pretrain.checkpoint.format import CONFIG_FILE, DATA_FILE, TRAINING_FILE
+from pretrain.checkpoint.restore import load_states, restore_optimizer
+from pretrain.checkpoint.retention import retire_checkpoints
+from pretrain.checkpoint.save import save_checkpoint
+from pretrain.config import PretrainConfig, first_difference
+from pretrain.engines import build_engine
+from pretrain.evaluate import evaluate
+from pretrain.monitor.ledger import Ledger
+from pretrain.monitor.tracking import Tracker
+from pretrain.monitor.watchdog import Stop, Watchdog
+from pretrain.optim.spikes import LossTrend
+from pretrain.phases import phase_after
+from pretrain.processes import Processes, limit_groups, start_process_group, stop_process_group
+from pretrain.run_folder import RunFolder
+from pretrain.start import build_model
+
+
+@dataclass
+class Progress:
+    """How far the run is; lies in every checkpoint."""
+
+    step: int = 0
+    updates: int = 0  # steps whose update was applied
+    tokens: int = 0  # real tokens seen, over all ranks
+    skipped_in_a_row: int = 0
+    best: dict[str, float] = field(default_factory=dict)  # {"step", "loss"} of the best evaluation
+    saved_step: int = 0
+    trend: LossTrend = field(default_factory=LossTrend)
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> "Progress":
+        """The progress that a checkpoint's training state holds."""
+        known = {key: value for key, value in state.items() if key not in ("run_id", "trend")}
+        return cls(**known, trend=LossTrend(**state["trend"]))
+
+
+class Run:
+    """One process's part of a run. Made by `open_run`."""
+
+    def __init__(self, config: PretrainConfig, processes: Processes) -> None:
+        """Read the folder and open the data; writes nothing, needs no process group. InputError for what is wrong."""
+        self.config = config
+        self.processes = processes
+        self.folder = RunFolder(config.run_dir)
+        self.folder.check(config)
+        found = self.folder.find_checkpoints()
+        self.checkpoint = found.whole[-1] if found.whole else None
+        self.broken_checkpoints = found.broken
+        self.progress, data_state = Progress(), None
+        if self.checkpoint:
+            training_state, data_state = load_states(self.checkpoint)
+            self.progress = Progress.from_state(training_state)
+        self.phases = config.cut_into_phases()
+        self.phase = phase_after(self.phases, self.progress.step)
+        self._loader = self._open_batches(data_state)
+        self.tracker: Tracker | None = None
+        self.data_state: dict[str, Any] = {}  # of this rank after the last step; empty before one is taken
+
+    def start(self, watchdog: Watchdog) -> None:
+        """Build the engine with its weights and moments, and open the trackers."""
+        self.stop, self.watchdog = Stop(), watchdog
+        config, processes = self.config, self.processes
+        model = build_model(config, self.checkpoint).to(processes.device)
+        rows = config.training.rows_per_device
+        self.engine = build_engine(config.engine, model, config.optimizer, processes, rows)
+        if self.checkpoint:
+            restore_optimizer(self.checkpoint, self.engine, self.progress.updates)
+        limit_groups(config.engine.timeout_seconds)
+        self.ledger = Ledger(processes)
+        if processes.is_main:
+            run_id, num_steps = self.folder.run_id(), config.training.num_steps
+            self.tracker = Tracker(config.logging, self.folder.path, run_id, num_steps, self.progress.step)
+        self._log_start()
+        self.batches = self._enter_phase()
+
+    def _log_start(self) -> None:
+        """What this process's part of the history begins with, in the log and on the console."""
+        config, pids = self.config, self.processes.gather(os.getpid())
+        dtype = torch.bfloat16 if config.engine.precision == "bf16" else torch.float32
+        kernel = attention_kernel(self.processes.device, dtype, config.encoder)
+        for reason in self.broken_checkpoints:
+            self.say(f"passed over a checkpoint that is not whole: {reason}")
+        if self.checkpoint:
+            self.say(f"resumed from {self.checkpoint}")
+        self.say(
+            f"{config.encoder.num_parameters():,} parameters, {len(pids)} process(es), "
+            f"{config.engine.name} {config.engine.precision}, attention: {kernel}"
+        )
+        resumed_from = str(self.checkpoint) if self.checkpoint else None
+        self.log(
+            "start",
+            {"pids": pids, "processes": len(pids), "resumed_from": resumed_from,
+             "engine": config.engine.model_dump(), "kernel": kernel, "torch": torch.__version__},
+        )  # fmt: skip
+
+    def enter_next_phase(self) -> None:
+        """Go on with the phase behind the one that has ended."""
+        self.phase = phase_after(self.phases, self.progress.step)
+        self._loader = self._open_batches(self._data_state_of_all_ranks())
+        self.batches = self._enter_phase()
+
+    def _open_batches(self, state: dict[str, Any] | None) -> BatchLoader:
+        """This rank's batches behind `state`, the data state of all ranks (None: from the start of the run)."""
+        config, step, processes = self.phase.config, self.progress.step, self.processes
+        return BatchLoader(
+            config.data, config.tokenizer, config.seed, rank=processes.rank, world_size=processes.world_size,
+            state=state, new_phase=0 < step == self.phase.start,
+        )  # fmt: skip
+
+    def _enter_phase(self) -> Iterator[Batch]:
+        self.engine.model.train()
+        self.engine.model.encoder.config = self.phase.config.encoder  # the base of its rotary angles
+        return iter(self._loader)
+
+    def _data_state_of_all_ranks(self) -> dict[str, Any]:
+        return merge_states(self.processes.gather(self.data_state))
+
+    def evaluate(self) -> None:
+        """Held-out loss, logged; remembers the best step."""
+        model, progress = self.engine.model, self.progress
+        model.eval()
+        with self.ledger.clock.measure("evaluate"):
+            result = evaluate(
+                lambda inputs: self.engine.forward(inputs, last=False),
+                self.config, str(self.folder.tokenizer), self.processes,
+            )  # fmt: skip
+        model.train()
+        self.watchdog.beat()
+        if result["loss"] < progress.best.get("loss", float("inf")):
+            progress.best = {"step": progress.step, "loss": result["loss"]}
+        self.log("eval", {**result, "seconds": self.ledger.clock.read()["seconds"]})
+
+    def save(self) -> str | None:
+        """Write a checkpoint and retire old ones; on failure the run goes on, told why (also returned)."""
+        progress = self.progress
+        if progress.saved_step == progress.step:
+            return None
+        data_state = self._data_state_of_all_ranks()
+        state = {**asdict(progress), "saved_step": progress.step, "run_id": self.folder.run_id()}
+        texts = {
+            "encoder.json": self.phase.config.encoder.model_dump_json(indent=2),
+            CONFIG_FILE: self.folder.config_file.read_text(encoding="utf-8"),
+            TRAINING_FILE: json.dumps(state, indent=1),
+            DATA_FILE: json.dumps(data_state),
+        }
+        with self.ledger.clock.measure("save"):
+            failure = save_checkpoint(self.folder.checkpoints, progress.step, self.engine, texts, self.processes)
+        self.watchdog.beat()
+        if failure:
+            self.say(f"step {progress.step}: no checkpoint was written: {failure}")
+        else:
+            progress.saved_step = progress.step
+            if self.processes.is_main:
+                best = progress.best.get("step")
+                best_step = int(best) if best is not None else None
+                retire_checkpoints(self.folder.checkpoints, self.config.checkpoint, best_step)
+                self.folder.write_status("running", progress.step)
+        records = [counts.to_json() for counts in counts_of(data_state)]
+        seconds = self.ledger.clock.read()["seconds"]
+        self.log("save", {"seconds": seconds, "failure": failure, "records_by_source": records})
+        return failure
+
+    def log(self, kind: str, metrics: dict[str, Any]) -> None:
+        """One event of the run, on rank 0."""
+        if self.tracker:
+            self.tracker.log(kind, self.progress.step, metrics)
+
+    def say(self, message: str) -> None:
+        """A line on the console, on rank 0."""
+        if self.tracker:
+            self.tracker.say(message)
+
+    def close(self, done: bool) -> None:
+        """Write down how the run ended."""
+        ending: State = "done" if done else "preempted"
+        self.log("stop", {"reason": ending})
+        self.close_tracker()
+        if self.processes.is_main:
+            self.folder.write_status(ending, self.progress.step)
+        self.processes.gather(None)  # a launcher may end the others once one has left: not before the status is written
+
+    def close_tracker(self) -> None:
+        """Close the trackers, once."""
+        tracker, self.tracker = self.tracker, None
+        if tracker:
+            tracker.close()
+
+
+@contextmanager
+def open_run(config: PretrainConfig, processes: Processes) -> Iterator[Run]:
+    """The run of a resolved configuration, where its folder stands; a failure is written to the run's status.
+
+    Raises InputError for what the user got wrong, most of it before a process group starts.
+    """
+    run = Run(config, processes)
+    start_process_group(processes, config.engine.timeout_seconds, always=config.engine.name == "deepspeed")
+    _take_folder(run)
+
+    def fail(reason: str, state: State = "failed") -> None:
+        place = f"rank {processes.rank}: " if processes.world_size > 1 else ""
+        line = place + " ".join(reason.split())
+        run.folder.write_failure(state, line)
+        if state == "failed":
+            print(f"failed: {line}", file=sys.stderr, flush=True)
+
+    # it also watches what comes before the first step and after the last, where a collective can hang as well
+    stacks = run.folder.path / f"stacks_rank_{processes.rank}.txt"
+    watchdog = Watchdog(config.engine.timeout_seconds, stacks, fail)
+    try:
+        run.start(watchdog)
+        try:
+            yield run
+        finally:
+            run.close_tracker()
+    except BaseException as error:
+        reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, RuntimeError) and "timed out" in reason.lower():
+            reason = f"another process gave no answer in time (engine.timeout_seconds); {reason}"
+        fail(reason, "bad_input" if isinstance(error, InputError) else "failed")
+        raise
+    finally:
+        stop_process_group()
+        watchdog.stop()
+        run.folder.close()
+
+
+def _take_folder(run: Run) -> None:
+    """Take the run's folder on rank 0; what speaks against it is raised on all ranks."""
+    config, processes, step = run.config, run.processes, run.progress.step
+    for rank, (other, other_step) in enumerate(processes.gather((config, step))):
+        difference = first_difference(config, other, free=())
+        if difference:
+            raise InputError(f"rank {rank} has another configuration than rank {processes.rank}: {difference}")
+        if other_step != step:
+            raise InputError(
+                f"rank {rank} finds a checkpoint of step {other_step} in run_dir {run.folder.path}, rank "
+                f"{processes.rank} one of step {step}: all hosts must share that folder"
+            )
+    refusal = None
+    if processes.is_main:
+        try:
+            run.folder.open(config)
+            run.folder.write_status("running", step)
+        except InputError as error:
+            refusal = str(error)
+    refusal = processes.from_main(refusal)
+    if refusal:
+        raise InputError(refusal)
