@@ -14,15 +14,12 @@ import time
 import torch
 from torch import Tensor
 
+from benchmarks.inputs import MASK_RATE, shape_of
 from encoder import Documents, EncoderConfig, MaskedLanguageModel, attention_kernel
 from pretrain.monitor.hardware import peak_flops
 
-SIZES = {
-    "base": {"num_layers": 12, "hidden_size": 768, "num_heads": 12},
-    "large": {"num_layers": 24, "hidden_size": 1024, "num_heads": 16},
-}
+PRESETS = ("base", "large")
 TOKENS = 65_536  # a step
-MASKED = 0.15
 VOCAB_SIZE = 32_768
 
 
@@ -35,14 +32,14 @@ def packed_batch(length: int, seed: int) -> tuple[Tensor, Documents, Tensor, Ten
         bounds = [0, *cuts.tolist(), length]
         pieces.append([end - start for start, end in itertools.pairwise(bounds)])
     input_ids = torch.randint(5, VOCAB_SIZE, (TOKENS,), generator=generator)
-    masked = torch.randperm(TOKENS, generator=generator)[: int(MASKED * TOKENS)]
+    masked = torch.randperm(TOKENS, generator=generator)[: int(MASK_RATE * TOKENS)]
     documents = Documents.from_piece_lengths(pieces, length).to("cuda")
     return input_ids.cuda(), documents, masked.cuda(), input_ids[masked].cuda()
 
 
 def measure(name: str, length: int, every: int, compiled: bool, steps: int) -> dict[str, object]:
     """Tokens per second, MFU and peak memory of `steps` training steps after 5 that warm up."""
-    config = EncoderConfig(**SIZES[name], vocab_size=VOCAB_SIZE, max_length=length, gradient_checkpointing=every)
+    config = EncoderConfig(**shape_of(name), vocab_size=VOCAB_SIZE, max_length=length, gradient_checkpointing=every)
     torch.manual_seed(0)
     model = MaskedLanguageModel(config).cuda()
     run = torch.compile(model) if compiled else model
@@ -67,7 +64,7 @@ def measure(name: str, length: int, every: int, compiled: bool, steps: int) -> d
     torch.cuda.synchronize()
     seconds = (time.perf_counter() - start) / steps
     lengths = torch.tensor([n for count, n in batches[0][1].groups for _ in range(count)], dtype=torch.float64)
-    flops = 3 * config.flops_per_token(float((lengths**2).sum() / lengths.sum()), MASKED) * TOKENS
+    flops = 3 * config.flops_per_token(float((lengths**2).sum() / lengths.sum()), MASK_RATE) * TOKENS
     peak = peak_flops(torch.device("cuda"))
     return {
         "model": name,
@@ -94,7 +91,7 @@ def flash_runs(step: object) -> bool:
 def main(arguments: list[str]) -> None:
     """Every size at every length, with and without checkpointing."""
     options = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
-    names = [argument for argument in arguments if "=" not in argument] or list(SIZES)
+    names = [argument for argument in arguments if "=" not in argument] or PRESETS
     lengths = [int(length) for length in options.get("lengths", "512,1024,4096").split(",")]
     compiled, steps = options.get("compile", "false") == "true", int(options.get("steps", 20))
     for name in names:
