@@ -4,18 +4,22 @@ Exit codes: 0 done, 2 bad input, 75 stopped by a signal after a whole checkpoint
 """
 
 from configs import InputError, load_config, run_command
-from pretrain.config import PretrainConfig
+from pretrain.config import CHANGEABLE_AT_RESUME, PretrainConfig
 from pretrain.loop import train
 from pretrain.monitor.watchdog import PREEMPTED
 from pretrain.processes import find_processes
 from pretrain.run import open_run
 from pretrain.start import resolve
 
-USAGE = """usage: python -m pretrain CONFIG [key=value …]
+USAGE = (
+    """usage: python -m pretrain CONFIG [key=value …]
 
 Trains an encoder; under torchrun, accelerate launch -m, deepspeed --module, or alone. Resumes when the run folder holds
-a whole checkpoint of the same run. Keys, with their defaults:
+a whole checkpoint of the same run; a resume may change only how the run is executed:
 """
+    + "  ".join(CHANGEABLE_AT_RESUME)
+    + "\n\nKeys, with their defaults:\n"
+)
 
 
 def main(arguments: list[str]) -> int:

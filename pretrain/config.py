@@ -1,6 +1,6 @@
 """`PretrainConfig` composes the sections, each defined beside the thing it configures, and checks across them."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -93,8 +93,8 @@ class PretrainConfig(Config):
             )
 
 
-# What a resume may change: how the run is executed, never what it computes.
-_FREE = (
+# How the run is executed, never what it computes: a key, or a section with all of its keys.
+CHANGEABLE_AT_RESUME = (
     "run_dir", "engine", "checkpoint", "evaluation", "logging",
     "training.rows_per_device", "training.profile_steps", "training.max_skipped_steps",
     "training.spike_sigma", "training.skip_spikes",
@@ -102,15 +102,21 @@ _FREE = (
 )  # fmt: skip
 
 
-def first_difference(old: PretrainConfig, new: PretrainConfig, free: tuple[str, ...] = _FREE) -> str | None:
-    """The first key, with both values, whose change makes it another run: model, data order or schedule.
+class Difference(NamedTuple):
+    """A key in which two configurations differ, with both values."""
 
-    The keys and sections of `free` may differ.
-    """
-    before, after = _flat(old.model_dump(mode="json")), _flat(new.model_dump(mode="json"))
+    key: str
+    first: Any
+    second: Any
+
+
+def first_difference(first: PretrainConfig, second: PretrainConfig, ignored: tuple[str, ...] = ()) -> Difference | None:
+    """The first key, in alphabetical order, that differs and is neither in `ignored` nor in a section of it."""
+    before, after = _flat(first.model_dump(mode="json")), _flat(second.model_dump(mode="json"))
     for key in sorted(before.keys() | after.keys()):
-        if before.get(key) != after.get(key) and not any(key == f or key.startswith(f + ".") for f in free):
-            return f"'{key}' is {before.get(key)!r} there and {after.get(key)!r} here"
+        is_ignored = any(key == name or key.startswith(name + ".") for name in ignored)
+        if before.get(key) != after.get(key) and not is_ignored:
+            return Difference(key, before.get(key), after.get(key))
     return None
 
 

@@ -12,7 +12,7 @@ from data import Batch
 from pretrain.monitor.diagnostics import UpdateMeter, layer_diagnostics, whole_model
 from pretrain.optim.schedule import learning_rate
 from pretrain.run import Run
-from pretrain.step import train_step
+from pretrain.step import StepSettings, train_step
 
 
 def train(run: Run) -> bool:
@@ -44,16 +44,19 @@ def take_step(run: Run) -> dict[str, Any] | None:
     step = progress.step + 1
     with run.ledger.clock.measure("data_wait"):
         batch = next(run.batches)
+    rate = learning_rate(config.schedule, config.optimizer.learning_rate, step, run.config.training.num_steps)
+    settings = StepSettings(rate, training.rows_per_device, config.seed, training.label_smoothing)
     meter = UpdateMeter(run.engine) if due(step, config.logging.details_every) else None
     with _profile(run, step):
         metrics = train_step(
-            run.engine, batch, run.processes, run.ledger.clock, rows_per_device=training.rows_per_device,
-            seed=config.seed, label_smoothing=training.label_smoothing, stop=run.stop.requested,
-            learning_rate=learning_rate(
-                config.schedule, config.optimizer.learning_rate, step, run.config.training.num_steps
-            ),
+            run.engine,
+            batch,
+            run.processes,
+            run.ledger.clock,
+            settings,
+            stop=run.stop.requested,
             discard=lambda loss: training.skip_spikes and progress.trend.is_spike(loss, training.spike_sigma),
-        )  # fmt: skip
+        )
     run.watchdog.beat()
     if not metrics["step_tokens"]:
         return None

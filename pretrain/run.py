@@ -248,9 +248,12 @@ def _take_folder(run: Run) -> None:
     """Take the run's folder on rank 0; what speaks against it is raised on all ranks."""
     config, processes, step = run.config, run.processes, run.progress.step
     for rank, (other, other_step) in enumerate(processes.gather((config, step))):
-        difference = first_difference(config, other, free=())
+        difference = first_difference(config, other)
         if difference:
-            raise InputError(f"rank {rank} has another configuration than rank {processes.rank}: {difference}")
+            raise InputError(
+                f"rank {rank} has another configuration than rank {processes.rank}: '{difference.key}' is "
+                f"{difference.second!r} on rank {rank} and {difference.first!r} on rank {processes.rank}"
+            )
         if other_step != step:
             raise InputError(
                 f"rank {rank} finds a checkpoint of step {other_step} in run_dir {run.folder.path}, rank "

@@ -19,7 +19,7 @@ from configs.atomic import folder_replacing, write_text
 from configs.loader import validate
 from configs.status import State, read_status, write_status
 from pretrain.checkpoint.format import FoundCheckpoints, find_checkpoints, why_incomplete
-from pretrain.config import PretrainConfig, first_difference
+from pretrain.config import CHANGEABLE_AT_RESUME, PretrainConfig, first_difference
 
 
 class RunFolder:
@@ -42,9 +42,14 @@ class RunFolder:
         """InputError when the folder belongs to another run or cannot be written; changes nothing."""
         if self.config_file.exists():
             values = yaml.safe_load(self.config_file.read_text(encoding="utf-8"))
-            difference = first_difference(validate(PretrainConfig, values, str(self.config_file)), config)
+            started = validate(PretrainConfig, values, str(self.config_file))
+            difference = first_difference(started, config, ignored=CHANGEABLE_AT_RESUME)
             if difference:
-                raise InputError(f"{self.path} belongs to another run: {difference}; choose another run_dir")
+                raise InputError(
+                    f"{self.path} belongs to another run: '{difference.key}' was {difference.first!r} when that run "
+                    f"was started and is {difference.second!r} now; choose another run_dir, or give the old value. "
+                    f"A resume may change {', '.join(CHANGEABLE_AT_RESUME)}"
+                )
         elif self.path.exists() and (not self.path.is_dir() or any(self.checkpoints.glob("step_*"))):
             raise InputError(f"run_dir {self.path} is not the folder of a run: config.yaml is missing")
         nearest = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())

@@ -224,7 +224,7 @@ def test_a_full_disk_keeps_the_last_whole_checkpoint(write_config: Write, tmp_pa
         assert code == 1
         assert "no checkpoint was written" in output
         assert "the disk is full" in output
-        assert re.search(rf"{folder}/checkpoints/step_\d+: the disk is full: \d+ bytes needed, \d+ free", output)
+        assert re.search(rf"{folder}/checkpoints/step_\d+: the disk is full \(\d+ bytes needed, \d+ free\)", output)
         assert read_metrics(folder)[-1]["step"] == 20  # it went on, on both ranks, to the last step
         assert status(folder)["state"] == "failed"
         assert "the last checkpoint could not be saved" in status(folder)["reason"]

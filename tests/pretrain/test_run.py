@@ -56,7 +56,9 @@ def test_r11_the_rates_of_a_resumed_run_are_the_straight_runs_and_another_total_
     assert rates[:3] == pytest.approx([1.5e-3, 3e-3, 3e-3 * 17 / 18])
     assert rates == sorted(rates[:2]) + sorted(rates[2:], reverse=True)
     other = write_config(schedule=schedule, training={"num_steps": 40, "rows_per_device": 4})
-    with pytest.raises(ValueError, match=r"belongs to another run: 'training.num_steps' is 20 there and 40 here"):
+    with pytest.raises(
+        ValueError, match=r"belongs to another run: 'training.num_steps' was 20 when"
+    ):
         main([str(other)])
 
 
@@ -177,7 +179,7 @@ def test_a_missing_text_column_is_named(write_config: Write, tmp_path: Path) -> 
 def test_a_run_folder_of_another_run_is_left_alone(write_config: Write, tmp_path: Path) -> None:
     main([str(write_config())])
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*") if p.is_file()}
-    with pytest.raises(ValueError, match=r"'encoder.num_layers' is 2 there and 3 here"):
+    with pytest.raises(ValueError, match=r"'encoder.num_layers' was 2 when that run was started and is 3 now"):
         main([str(write_config(encoder__num_layers=3))])
     assert before == {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*") if p.is_file()}
 
@@ -228,7 +230,7 @@ def test_spikes_are_logged_and_skipped_when_asked(
         return loss._replace(loss_sum=loss.loss_sum * (2.0 if len(calls) in range(45, 49) else 1.0))  # step 12
 
     monkeypatch.setattr(PlainEngine, "forward", with_a_spike)
-    monkeypatch.setattr("pretrain.optim.spikes.WARM", 5)
+    monkeypatch.setattr("pretrain.optim.spikes.MIN_LOSSES", 5)
     training = {"num_steps": 20, "rows_per_device": 2, "spike_sigma": 6.0}
     main([str(write_config("logged", training=training))])
     assert [entry["step"] for entry in read_metrics(tmp_path / "logged") if entry.get("spike")] == [12]

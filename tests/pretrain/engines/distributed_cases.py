@@ -27,7 +27,7 @@ from pretrain.monitor.clock import Clock
 from pretrain.monitor.diagnostics import UpdateMeter, layer_diagnostics, whole_model
 from pretrain.optim.adamw import OptimizerConfig
 from pretrain.processes import find_processes, limit_groups, start_process_group, stop_process_group
-from pretrain.step import train_step
+from pretrain.step import StepSettings, train_step
 
 ENGINES = {
     "ddp": EngineConfig(),
@@ -87,10 +87,8 @@ def train(
 ) -> list[float | None]:
     losses = []
     for step in steps:
-        result = train_step(
-            engine, batch(step), ME, Clock(), rows_per_device=rows, seed=0, label_smoothing=0.0, learning_rate=rate,
-            stop=False, discard=lambda loss: discard,
-        )  # fmt: skip
+        settings = StepSettings(learning_rate=rate, rows_per_device=rows, seed=0)
+        result = train_step(engine, batch(step), ME, Clock(), settings, discard=lambda loss: discard)
         losses.append(result["loss"] if result["applied"] else None)
     return losses
 
