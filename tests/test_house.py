@@ -46,7 +46,11 @@ IN_FUNCTIONS = {  # libraries that functions may import, and why
     "sentence_transformers": "takes seconds; only a benchmark's peer needs it",
 }
 OURS_IN_FUNCTIONS = {  # (module, what it imports inside a function) and why
-    ("encoder.storage", "encoder.huggingface.load"): "loads transformers, which our own encoder folders do without",
+    ("encoder.loading", "encoder.huggingface.load"): "loads transformers, which our own encoder folders do without",
+    (
+        "encoder.selftest",
+        "encoder.huggingface.export",
+    ): "loads transformers, which a shape without an export does without",
 }
 
 

@@ -56,9 +56,7 @@ def test_r11_the_rates_of_a_resumed_run_are_the_straight_runs_and_another_total_
     assert rates[:3] == pytest.approx([1.5e-3, 3e-3, 3e-3 * 17 / 18])
     assert rates == sorted(rates[:2]) + sorted(rates[2:], reverse=True)
     other = write_config(schedule=schedule, training={"num_steps": 40, "rows_per_device": 4})
-    with pytest.raises(
-        ValueError, match=r"belongs to another run: 'training.num_steps' was 20 when"
-    ):
+    with pytest.raises(ValueError, match=r"belongs to another run: 'training.num_steps' was 20 when"):
         main([str(other)])
 
 
