@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from configs.atomic import write_text
 
-State = Literal["running", "done", "preempted", "bad_input", "failed"]
+State = Literal["starting", "running", "done", "preempted", "bad_input", "failed"]
 
 
 def write_status(folder: Path, state: State, step: int = 0, reason: str = "") -> None:

@@ -3,13 +3,17 @@
 Exit codes: 0 done, 2 bad input, 75 stopped by a signal after a whole checkpoint; anything else is a failure.
 """
 
-from configs import InputError, load_config, run_command
-from pretrain.config import CHANGEABLE_AT_RESUME, PretrainConfig
-from pretrain.loop import train
-from pretrain.monitor.watchdog import PREEMPTED
-from pretrain.processes import find_processes
-from pretrain.run import open_run
-from pretrain.start import resolve
+from pretrain.monitor.signals import PREEMPTED, Stop
+
+stop = Stop()
+if __name__ == "__main__":
+    stop.listen()  # the imports below take seconds, and a signal in the meantime must not be lost
+
+from configs import InputError, load_config, run_command  # noqa: E402
+from pretrain.config import CHANGEABLE_AT_RESUME, PretrainConfig  # noqa: E402
+from pretrain.loop import train  # noqa: E402
+from pretrain.opening import open_run  # noqa: E402
+from pretrain.processes import find_processes  # noqa: E402
 
 USAGE = (
     """usage: python -m pretrain CONFIG [key=value …]
@@ -17,7 +21,7 @@ USAGE = (
 Trains an encoder; under torchrun, accelerate launch -m, deepspeed --module, or alone. Resumes when the run folder holds
 a whole checkpoint of the same run; a resume may change only how the run is executed:
 """
-    + "  ".join(CHANGEABLE_AT_RESUME)
+    + ", ".join(CHANGEABLE_AT_RESUME)
     + "\n\nKeys, with their defaults:\n"
 )
 
@@ -27,9 +31,8 @@ def main(arguments: list[str]) -> int:
     if not arguments:
         raise InputError("usage: python -m pretrain CONFIG [key=value …]")
     processes = find_processes()
-    config = resolve(load_config(PretrainConfig, arguments[0], arguments[1:]))
-    config.check_processes(processes.world_size)
-    with open_run(config, processes) as run:
+    config = load_config(PretrainConfig, arguments[0], arguments[1:])
+    with stop, open_run(config, processes, stop) as run:
         done = train(run)
         run.close(done)
     return 0 if done else PREEMPTED

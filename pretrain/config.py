@@ -93,12 +93,13 @@ class PretrainConfig(Config):
             )
 
 
-# How the run is executed, never what it computes: a key, or a section with all of its keys.
+# How the run is executed, never what it computes: a key, or a section with all of its keys. That other sources hold
+# the same text is the data state's to check.
 CHANGEABLE_AT_RESUME = (
     "run_dir", "engine", "checkpoint", "evaluation", "logging",
     "training.rows_per_device", "training.profile_steps", "training.max_skipped_steps",
     "training.spike_sigma", "training.skip_spikes",
-    "data.num_workers", "data.prefetch_steps", "data.cache", "encoder.gradient_checkpointing", "encoder.exportable",
+    "data.sources", "data.num_workers", "data.prefetch_steps", "data.cache", "encoder.gradient_checkpointing", "encoder.exportable",
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from configs import InputError, load_config, run_command
 from encoder.huggingface.export import export_folder
 from pretrain.checkpoint.format import CONFIG_FILE, TRAINING_FILE
 from pretrain.config import PretrainConfig
-from pretrain.run_folder import RunFolder
+from pretrain.runs.folder import RunFolder
 
 USAGE = "usage: python -m pretrain.export RUN_OR_CHECKPOINT OUT"
 

@@ -20,7 +20,7 @@ from configs.loader import validate
 from data.tokenizer.load import load_tokenizer
 from encoder import MaskedLanguageModel, check_bounds, load_model
 from encoder.inspection import LayerView, look_inside
-from pretrain.run_folder import RunFolder
+from pretrain.runs.folder import RunFolder
 
 USAGE = "usage: python -m pretrain.inspect MODEL_OR_CHECKPOINT TEXT [key=value …]"
 

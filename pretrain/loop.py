@@ -11,7 +11,7 @@ from configs.atomic import write_text
 from data import Batch
 from pretrain.monitor.diagnostics import UpdateMeter, layer_diagnostics, whole_model
 from pretrain.optim.schedule import learning_rate
-from pretrain.run import Run
+from pretrain.run import Run, due
 from pretrain.step import StepSettings, train_step
 
 
@@ -19,23 +19,22 @@ def train(run: Run) -> bool:
     """Train to the last step, the end of the sources or a stop; True when the run is complete."""
     config, progress = run.config, run.progress
     run.watchdog.beat()
-    while progress.step < config.training.num_steps:
+    # a stop may have prevented the evaluation of the last step of the process before this one
+    stop = run.is_stop_requested() or not run.evaluate_if_due()
+    while progress.step < config.training.num_steps and not stop:
         if progress.step == run.phase.end:
             run.enter_next_phase()
         metrics = take_step(run)
         if metrics is None:
             break
-        if due(progress.step, config.evaluation.every):
-            run.evaluate()
-        if metrics["stop"]:
-            run.save()
-            return progress.step >= config.training.num_steps
-        if due(progress.step, config.checkpoint.save_every):
-            run.save()
+        stop = metrics["stop"] or not run.evaluate_if_due()
+        if not stop:
+            run.save_if_due()
     failure = run.save()
     if failure:
         raise RuntimeError(f"the last checkpoint could not be saved: {failure}")
-    return True
+    is_last = progress.step >= config.training.num_steps and not run.is_evaluation_due()
+    return is_last or not stop
 
 
 def take_step(run: Run) -> dict[str, Any] | None:
@@ -119,8 +118,3 @@ def _profile(run: Run, step: int) -> Iterator[None]:
     with torch.profiler.profile() as profile:
         yield
     profile.export_chrome_trace(str(folder / f"step_{step:08d}_rank_{run.processes.rank}.json"))
-
-
-def due(step: int, every: int) -> bool:
-    """Whether something that happens `every` so many steps (0: never) happens after this one."""
-    return every > 0 and step % every == 0

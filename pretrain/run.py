@@ -1,20 +1,13 @@
-"""A run: everything that one process holds while it trains, and how it is opened where its folder stands.
-
-`open_run` is the whole of a resume: what the user gave is checked, then the newest whole checkpoint gives progress,
-data position and weights, then the process group starts, then the engine takes the weights and the moments.
-"""
+"""A run: everything that one process holds while it trains. `opening.open_run` makes one."""
 
 import json
 import os
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 import torch
 
-from configs import InputError
 from configs.status import State
 from data import Batch, BatchLoader, counts_of, merge_states
 from encoder import attention_kernel
@@ -22,47 +15,29 @@ from pretrain.checkpoint.format import CONFIG_FILE, DATA_FILE, TRAINING_FILE
 from pretrain.checkpoint.restore import load_states, restore_optimizer
 from pretrain.checkpoint.retention import retire_checkpoints
 from pretrain.checkpoint.save import save_checkpoint
-from pretrain.config import PretrainConfig, first_difference
+from pretrain.config import PretrainConfig
 from pretrain.engines import build_engine
 from pretrain.evaluate import evaluate
 from pretrain.monitor.ledger import Ledger
+from pretrain.monitor.signals import Stop
 from pretrain.monitor.tracking import Tracker
-from pretrain.monitor.watchdog import Stop, Watchdog
+from pretrain.monitor.watchdog import Watchdog
 from pretrain.optim.spikes import LossTrend
 from pretrain.phases import phase_after
-from pretrain.processes import Processes, limit_groups, start_process_group, stop_process_group
-from pretrain.run_folder import RunFolder
+from pretrain.processes import Processes, limit_groups
+from pretrain.runs.folder import RunFolder
+from pretrain.runs.progress import Progress
 from pretrain.start import build_model
 
 
-@dataclass
-class Progress:
-    """How far the run is; lies in every checkpoint."""
-
-    step: int = 0
-    updates: int = 0  # steps whose update was applied
-    tokens: int = 0  # real tokens seen, over all ranks
-    skipped_in_a_row: int = 0
-    best: dict[str, float] = field(default_factory=dict)  # {"step", "loss"} of the best evaluation
-    saved_step: int = 0
-    trend: LossTrend = field(default_factory=LossTrend)
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> "Progress":
-        """The progress that a checkpoint's training state holds."""
-        known = {key: value for key, value in state.items() if key not in ("run_id", "trend")}
-        return cls(**known, trend=LossTrend(**state["trend"]))
-
-
 class Run:
-    """One process's part of a run. Made by `open_run`."""
+    """One process's part of a run."""
 
-    def __init__(self, config: PretrainConfig, processes: Processes) -> None:
+    def __init__(self, config: PretrainConfig, processes: Processes, folder: RunFolder) -> None:
         """Read the folder and open the data; writes nothing, needs no process group. InputError for what is wrong."""
         self.config = config
         self.processes = processes
-        self.folder = RunFolder(config.run_dir)
-        self.folder.check(config)
+        self.folder = folder
         found = self.folder.find_checkpoints()
         self.checkpoint = found.whole[-1] if found.whole else None
         self.broken_checkpoints = found.broken
@@ -76,9 +51,9 @@ class Run:
         self.tracker: Tracker | None = None
         self.data_state: dict[str, Any] = {}  # of this rank after the last step; empty before one is taken
 
-    def start(self, watchdog: Watchdog) -> None:
+    def start(self, watchdog: Watchdog, stop: Stop) -> None:
         """Build the engine with its weights and moments, and open the trackers."""
-        self.stop, self.watchdog = Stop(), watchdog
+        self.watchdog, self.stop = watchdog, stop
         config, processes = self.config, self.processes
         model = build_model(config, self.checkpoint).to(processes.device)
         rows = config.training.rows_per_device
@@ -128,6 +103,8 @@ class Run:
         )  # fmt: skip
 
     def _enter_phase(self) -> Iterator[Batch]:
+        if self.progress.step == self.phase.start:
+            self.progress.trend = LossTrend()  # a phase that masks more has higher losses, which are no spikes
         self.engine.model.train()
         self.engine.model.encoder.config = self.phase.config.encoder  # the base of its rotary angles
         return iter(self._loader)
@@ -135,20 +112,41 @@ class Run:
     def _data_state_of_all_ranks(self) -> dict[str, Any]:
         return merge_states(self.processes.gather(self.data_state))
 
-    def evaluate(self) -> None:
-        """Held-out loss, logged; remembers the best step."""
+    def is_stop_requested(self) -> bool:
+        """Whether any rank was asked to stop; every rank calls it and gets the same answer."""
+        return bool(self.processes.sum([int(self.stop.requested)])[0])
+
+    def is_evaluation_due(self) -> bool:
+        """Whether the held-out loss after the last step is still to be computed."""
+        progress = self.progress
+        return due(progress.step, self.config.evaluation.every) and progress.evaluated_step < progress.step
+
+    def evaluate_if_due(self) -> bool:
+        """Held-out loss, logged; remembers the best step. False when a stop was asked for before it was done."""
+        if not self.is_evaluation_due():
+            return True
         model, progress = self.engine.model, self.progress
         model.eval()
         with self.ledger.clock.measure("evaluate"):
             result = evaluate(
                 lambda inputs: self.engine.forward(inputs, last=False),
-                self.config, str(self.folder.tokenizer), self.processes,
+                self.config, str(self.folder.tokenizer), self.processes, lambda: self.stop.requested,
             )  # fmt: skip
         model.train()
         self.watchdog.beat()
+        if result is None:
+            return False
+        progress.evaluated_step = progress.step
         if result["loss"] < progress.best.get("loss", float("inf")):
             progress.best = {"step": progress.step, "loss": result["loss"]}
         self.log("eval", {**result, "seconds": self.ledger.clock.read()["seconds"]})
+        return True
+
+    def save_if_due(self) -> None:
+        """Write a checkpoint every `save_every` steps, and where the held-out loss is the best so far."""
+        is_best = self.progress.best.get("step") == self.progress.step
+        if is_best or due(self.progress.step, self.config.checkpoint.save_every):
+            self.save()
 
     def save(self) -> str | None:
         """Write a checkpoint and retire old ones; on failure the run goes on, told why (also returned)."""
@@ -206,66 +204,6 @@ class Run:
             tracker.close()
 
 
-@contextmanager
-def open_run(config: PretrainConfig, processes: Processes) -> Iterator[Run]:
-    """The run of a resolved configuration, where its folder stands; a failure is written to the run's status.
-
-    Raises InputError for what the user got wrong, most of it before a process group starts.
-    """
-    run = Run(config, processes)
-    start_process_group(processes, config.engine.timeout_seconds, always=config.engine.name == "deepspeed")
-    _take_folder(run)
-
-    def fail(reason: str, state: State = "failed") -> None:
-        place = f"rank {processes.rank}: " if processes.world_size > 1 else ""
-        line = place + " ".join(reason.split())
-        run.folder.write_failure(state, line)
-        if state == "failed":
-            print(f"failed: {line}", file=sys.stderr, flush=True)
-
-    # it also watches what comes before the first step and after the last, where a collective can hang as well
-    stacks = run.folder.path / f"stacks_rank_{processes.rank}.txt"
-    watchdog = Watchdog(config.engine.timeout_seconds, stacks, fail)
-    try:
-        run.start(watchdog)
-        try:
-            yield run
-        finally:
-            run.close_tracker()
-    except BaseException as error:
-        reason = f"{type(error).__name__}: {error}"
-        if isinstance(error, RuntimeError) and "timed out" in reason.lower():
-            reason = f"another process gave no answer in time (engine.timeout_seconds); {reason}"
-        fail(reason, "bad_input" if isinstance(error, InputError) else "failed")
-        raise
-    finally:
-        stop_process_group()
-        watchdog.stop()
-        run.folder.close()
-
-
-def _take_folder(run: Run) -> None:
-    """Take the run's folder on rank 0; what speaks against it is raised on all ranks."""
-    config, processes, step = run.config, run.processes, run.progress.step
-    for rank, (other, other_step) in enumerate(processes.gather((config, step))):
-        difference = first_difference(config, other)
-        if difference:
-            raise InputError(
-                f"rank {rank} has another configuration than rank {processes.rank}: '{difference.key}' is "
-                f"{difference.second!r} on rank {rank} and {difference.first!r} on rank {processes.rank}"
-            )
-        if other_step != step:
-            raise InputError(
-                f"rank {rank} finds a checkpoint of step {other_step} in run_dir {run.folder.path}, rank "
-                f"{processes.rank} one of step {step}: all hosts must share that folder"
-            )
-    refusal = None
-    if processes.is_main:
-        try:
-            run.folder.open(config)
-            run.folder.write_status("running", step)
-        except InputError as error:
-            refusal = str(error)
-    refusal = processes.from_main(refusal)
-    if refusal:
-        raise InputError(refusal)
+def due(step: int, every: int) -> bool:
+    """Whether something that happens `every` so many steps (0: never) happens after this one."""
+    return every > 0 and step > 0 and step % every == 0

@@ -138,7 +138,8 @@ def test_ranks_with_different_configurations_are_refused(write_config: Write, tm
     errors = [process.communicate(timeout=100)[1] for process in ranks]
     assert [process.returncode for process in ranks] == [2, 2], errors
     assert all("another configuration" in error and "optimizer.learning_rate" in error for error in errors), errors
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run" / "config.yaml").exists()
+    assert status(tmp_path / "run")["state"] == "bad_input"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])

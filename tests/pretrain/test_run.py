@@ -10,6 +10,7 @@ import torch
 from pretrain_runs import read_metrics
 from safetensors.torch import load_file
 
+from configs import InputError
 from pretrain.__main__ import main
 from pretrain.evaluate import main as evaluate
 
@@ -158,13 +159,29 @@ def test_a_line_of_the_history_has_what_is_promised(write_config: Write, tmp_pat
         ({"evaluation__every": 5}, "evaluation.every needs evaluation.sources"),
     ],
 )
-def test_bad_input_is_one_line_before_anything_is_written(
+def test_bad_input_is_one_line_and_only_the_status_is_written(
     write_config: Write, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message) as error:
         main([str(write_config(**changes))])
     assert "\n" not in str(error.value)
-    assert not (tmp_path / "run").exists()
+    written = {path.name for path in (tmp_path / "run").glob("*")}
+    assert written <= {"status.json", ".lock"}
+    if "unknown key" not in message and written:  # run_dir is known once the configuration is read
+        found = json.loads((tmp_path / "run" / "status.json").read_text())
+        assert (found["state"], found["reason"].removeprefix("InputError: ")) == ("bad_input", str(error.value))
+
+
+def test_a_preempted_run_whose_next_start_fails_early_says_so(write_config: Write, tmp_path: Path) -> None:
+    """A script that starts a run again while its status says `preempted` would do so for ever."""
+    main([str(write_config())])
+    status = tmp_path / "run" / "status.json"
+    status.write_text('{"state": "preempted", "step": 20, "reason": ""}')
+    with pytest.raises(InputError, match="nowhere"):
+        main([str(write_config(data__sources=[{"path": "nowhere/*.txt"}]))])
+    found = json.loads(status.read_text())
+    assert (found["state"], found["step"]) == ("bad_input", 20)
+    assert "nowhere" in found["reason"]
 
 
 def test_a_missing_text_column_is_named(write_config: Write, tmp_path: Path) -> None:

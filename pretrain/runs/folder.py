@@ -1,16 +1,15 @@
 """The folder of a run: one configuration, one lock, one status, its tokenizer and its checkpoints.
 
-Only rank 0 writes here, but for the status of a rank that fails. The lock is the operating system's, so a dead process
-never leaves one behind.
+Only rank 0 writes here, but for the status of a rank that fails. Every file is replaced whole: a kill or a full disk at
+any moment leaves the old or the new one.
 """
 
-import fcntl
 import os
 import shutil
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 import yaml
 
@@ -18,8 +17,9 @@ from configs import InputError
 from configs.atomic import folder_replacing, write_text
 from configs.loader import validate
 from configs.status import State, read_status, write_status
-from pretrain.checkpoint.format import FoundCheckpoints, find_checkpoints, why_incomplete
+from pretrain.checkpoint.format import FoundCheckpoints, checkpoint_step, find_checkpoints, why_incomplete
 from pretrain.config import CHANGEABLE_AT_RESUME, PretrainConfig, first_difference
+from pretrain.runs.lock import FolderLock
 
 
 class RunFolder:
@@ -31,7 +31,7 @@ class RunFolder:
         self.config_file = self.path / "config.yaml"
         self.tokenizer = self.path / "tokenizer"
         self.metrics = self.path / "metrics.jsonl"
-        self._lock: IO[str] | None = None
+        self._lock = FolderLock(self.path)
         self._step = 0
 
     def find_checkpoints(self) -> FoundCheckpoints:
@@ -56,26 +56,33 @@ class RunFolder:
         if not os.access(nearest, os.W_OK):
             raise InputError(f"run_dir {self.path} cannot be written: no permission in {nearest}")
 
-    def open(self, config: PretrainConfig) -> None:
-        """Take the lock, write the resolved configuration and the tokenizer; InputError when that cannot be done."""
-        try:
+    def begin(self, state: State, reason: str = "") -> None:
+        """Take the lock and write the first status of this start. InputError when another process runs here."""
+        with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / ".lock").open("a+")
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InputError(f"run_dir {self.path} is in use by another running process") from None
+            self._lock.acquire()
+            found = self.find_checkpoints().whole
+            self._step = checkpoint_step(found[-1]) if found else 0
+            write_status(self.path, state, self._step, reason)
+
+    def write_inputs(self, config: PretrainConfig) -> None:
+        """Write the resolved configuration and the tokenizer. InputError when that cannot be done."""
+        with self._writing():
             write_text(self.config_file, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
             if not self.tokenizer.exists():
                 with folder_replacing(self.tokenizer) as temporary:
                     shutil.copytree(config.tokenizer, temporary, dirs_exist_ok=True)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise InputError(f"run_dir {self.path} cannot be written: {error.strerror}") from None
 
     def close(self) -> None:
         """Give the lock back."""
-        if self._lock:
-            self._lock.close()
+        self._lock.release()
 
     def run_id(self) -> str:
         """The run's name for trackers: made once, the same after every resume."""
