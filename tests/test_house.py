@@ -170,6 +170,13 @@ def test_the_package_list_is_the_folders() -> None:
     assert {name_of(folder) for folder in folders()} - SCRIPTS == found, "a folder of modules has an __init__.py"
 
 
+def test_git_ignores_no_module() -> None:
+    ignored = subprocess.run(
+        ["git", "check-ignore", "--no-index", *map(str, PATHS)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert ignored.stdout == ""
+
+
 @pytest.mark.parametrize("package", ["data", "encoder", "pretrain.loop"])
 def test_importing_does_not_load_slow_libraries(package: str) -> None:
     command = f"import sys, {package}; print({{'transformers', 'datasets', 'deepspeed', 'wandb'}} & sys.modules.keys())"
