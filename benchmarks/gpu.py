@@ -10,6 +10,7 @@ import itertools
 import json
 import sys
 import time
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -37,9 +38,11 @@ def packed_batch(length: int, seed: int) -> tuple[Tensor, Documents, Tensor, Ten
     return input_ids.cuda(), documents, masked.cuda(), input_ids[masked].cuda()
 
 
-def measure(name: str, length: int, every: int, compiled: bool, steps: int) -> dict[str, object]:
+def measure(name: str, length: int, checkpointing: int, compiled: bool, steps: int) -> dict[str, object]:
     """Tokens per second, MFU and peak memory of `steps` training steps after 5 that warm up."""
-    config = EncoderConfig(**shape_of(name), vocab_size=VOCAB_SIZE, max_length=length, gradient_checkpointing=every)
+    config = EncoderConfig(
+        **shape_of(name), vocab_size=VOCAB_SIZE, max_length=length, gradient_checkpointing=checkpointing
+    )
     torch.manual_seed(0)
     model = MaskedLanguageModel(config).cuda()
     run = torch.compile(model) if compiled else model
@@ -69,7 +72,7 @@ def measure(name: str, length: int, every: int, compiled: bool, steps: int) -> d
     return {
         "model": name,
         "length": length,
-        "checkpointing": every,
+        "checkpointing": checkpointing,
         "compile": compiled,
         "kernel": attention_kernel("cuda", torch.bfloat16, config),
         "flash_in_profile": flash_runs(step),
@@ -79,9 +82,8 @@ def measure(name: str, length: int, every: int, compiled: bool, steps: int) -> d
     }
 
 
-def flash_runs(step: object) -> bool:
+def flash_runs(step: Callable[[int], None]) -> bool:
     """True when a flash attention kernel runs in a step."""
-    assert callable(step)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         step(0)
         torch.cuda.synchronize()
@@ -89,15 +91,15 @@ def flash_runs(step: object) -> bool:
 
 
 def main(arguments: list[str]) -> None:
-    """Every size at every length, with and without checkpointing."""
+    """Every preset at every length, with and without gradient checkpointing."""
     options = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
     names = [argument for argument in arguments if "=" not in argument] or PRESETS
     lengths = [int(length) for length in options.get("lengths", "512,1024,4096").split(",")]
     compiled, steps = options.get("compile", "false") == "true", int(options.get("steps", 20))
     for name in names:
         for length in lengths:
-            for every in (0, 1):
-                print(json.dumps(measure(name, length, every, compiled, steps)), flush=True)
+            for checkpointing in (0, 1):
+                print(json.dumps(measure(name, length, checkpointing, compiled, steps)), flush=True)
                 torch.cuda.empty_cache()
 
 
