@@ -18,7 +18,7 @@ from configs import InputError
 from encoder.attention import Padding, Rotation
 from encoder.config import EncoderConfig
 from encoder.documents import Documents
-from encoder.initialise import initialise
+from encoder.initialisation import initialise
 from encoder.layers import Layer, layer_norm
 from encoder.loss import MaskedLoss, chunked_cross_entropy
 from encoder.positions import rotary_angles, sinusoidal_table
