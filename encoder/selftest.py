@@ -18,7 +18,7 @@ from encoder.config import EncoderConfig
 from encoder.documents import Documents
 from encoder.model import MaskedLanguageModel
 
-VOCAB_SIZE, LENGTH = 503, 32  # of the small model; a prime number, so that no other size equals it by chance
+VOCAB_SIZE, LENGTH = 503, 32  # of the small model; 503 is prime, so that no other size equals it by chance
 TOLERANCE = 1e-5  # largest difference of hidden states and gradients that counts as equal, in float32
 OVERFIT_STEPS = 200
 
@@ -85,7 +85,7 @@ def check_order(config: EncoderConfig) -> Outcome:
 
 
 def check_overfits(config: EncoderConfig) -> Outcome:
-    """100 rows of random tokens are learnt by heart."""
+    """100 rows of random tokens are learned by heart."""
     model = _small_model(config)
     ids, documents = _tokens(1, 100 * LENGTH)[0], Documents.from_piece_lengths([[LENGTH]] * 100, LENGTH)
     masked = torch.arange(3, len(ids), LENGTH // 2)

@@ -56,7 +56,7 @@ def _with_missing_keys(given: EncoderConfig, started: EncoderConfig) -> EncoderC
 
 
 def _adopted_shape(config: PretrainConfig) -> EncoderConfig:
-    """The shape of `start_from`, with the keys that the configuration gives; InputError where they are another shape."""
+    """The shape of `start_from`, but for keys that the configuration gives; InputError where these contradict it."""
     found = load_model(str(config.start_from)).config
     given = config.encoder.model_dump(include=config.encoder.model_fields_set)
     _refuse_another_shape(config.start_from, found, {key: value for key, value in given.items() if value is not None})

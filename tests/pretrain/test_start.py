@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 from pretrain_runs import read_metrics
+from safetensors.torch import save_file
 
-from encoder import load_model
+from configs import load_config
+from encoder import EncoderConfig, MaskedLanguageModel, load_model
 from pretrain.__main__ import main
+from pretrain.config import PretrainConfig
 from pretrain.export import main as export
+from pretrain.start import resolve
 
 Write = Callable[..., Path]
 
@@ -50,6 +54,24 @@ def test_the_export_holds_the_trained_weights(tmp_path: Path, published: Path) -
     card = (published / "README.md").read_text()
     assert "20 steps of 8 rows of 32 tokens" in card
     assert "training loss at step 20" in card
+
+
+@pytest.mark.parametrize("given", [{}, {"norm": "post"}, {"activation": "relu"}, {"hidden_dropout": 0.1}])
+def test_what_the_configuration_leaves_out_is_the_folders(
+    write_config: Write, tmp_path: Path, given: dict[str, object]
+) -> None:
+    shape = EncoderConfig(
+        num_layers=1, hidden_size=32, num_heads=1, norm="post", position="sinusoidal", activation="relu",
+        vocab_size=512, max_length=32,
+    )  # fmt: skip
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "encoder.json").write_text(shape.model_dump_json())
+    save_file(dict(MaskedLanguageModel(shape).named_parameters()), folder / "model.safetensors")
+    config = resolve(load_config(PretrainConfig, write_config("second", start_from=str(folder), encoder=given)))
+    special_ids = {"pad_id", "cls_id", "sep_id", "mask_id"}  # the tokenizer's
+    expected = shape.model_copy(update=given)
+    assert config.encoder.model_dump(exclude=special_ids) == expected.model_dump(exclude=special_ids)
 
 
 @pytest.mark.parametrize(
