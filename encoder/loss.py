@@ -69,17 +69,17 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        assert ctx.gradients is not None, "the gradients of this loss are scaled in place: one backward a forward"
+        assert ctx.gradients is not None, "backward runs once for each forward: the gradients are scaled in place"
         hidden, weight, bias = (gradient.mul_(upstream[0]) for gradient in ctx.gradients)
         ctx.gradients = None
         return hidden.to(ctx.hidden_dtype), weight, bias, None, None
 
 
 def _replace_by_gradient(logits: Tensor, target: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
-    """The chunk's summed loss and right predictions; `logits` (m, V) becomes its gradient in place.
+    """Summed loss and number of right predictions of a chunk; its `logits` (m, V) become their gradient, in place.
 
-    One maximum serves the count and the softmax, and one exponential the loss and the gradient: the passes over the
-    logits cost nearly as much as the products.
+    The maximum serves the count and the softmax, the exponentials serve the loss and the gradient: passes over the
+    logits cost nearly as much as the matrix products.
     """
     index = target[:, None]
     right = logits.gather(1, index)
@@ -98,7 +98,7 @@ def _replace_by_gradient(logits: Tensor, target: Tensor, label_smoothing: float)
 
 
 def _add_product(total: Tensor, gradient: Tensor, rows: Tensor) -> None:
-    """total (V, H) += gradient.T @ rows, without a copy where the types agree."""
+    """total (V, H) += gradient.T @ rows, without a temporary product where the types are the same."""
     if total.dtype == rows.dtype:
         total.addmm_(gradient.T, rows)
     else:

@@ -31,7 +31,8 @@ def main(arguments: list[str]) -> None:
     training = json.loads((checkpoint / TRAINING_FILE).read_text(encoding="utf-8"))
     card = model_card(config, training, run.metrics, out.name)
     difference = export_folder(checkpoint, run.tokenizer, out, card)
-    print(f"{out}: {config.encoder.home}, largest difference of logits after reloading {difference:.1e}")
+    architecture = config.encoder.huggingface_architecture
+    print(f"{out}: {architecture}, largest difference of logits after reloading {difference:.1e}")
 
 
 def model_card(config: PretrainConfig, training: dict[str, object], metrics: Path, name: str) -> str:
@@ -47,7 +48,8 @@ tags: [masked-language-modeling, encoder, lacuna]
 
 # {name}
 
-A {shape.norm}-LN masked-language-model encoder in the `{shape.home}` architecture of transformers; no remote code.
+A {shape.norm}-LN masked-language-model encoder in the `{shape.huggingface_architecture}` architecture of \
+transformers; no remote code.
 
 ```python
 from transformers import AutoModel, AutoTokenizer

