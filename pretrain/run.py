@@ -134,7 +134,7 @@ class Run:
         if self.progress.step == self.phase.start:
             self.progress.trend = LossTrend()  # a phase that masks more has higher losses, which are no spikes
         self.engine.model.train()
-        self.engine.model.encoder.config = self.phase.config.encoder  # the base of its rotary angles
+        self.engine.model.encoder.set_rope_bases(self.phase.config.encoder)
         return iter(self._loader)
 
     def _data_state_of_all_ranks(self) -> dict[str, Any] | None:
