@@ -5,10 +5,10 @@ from typing import Any
 
 from configs import InputError, load_config
 from data.config import BadInputConfig, DataRun, SourceConfig
+from data.progress import progress_bar, watched
 from data.sources.bad_input import Counts
 from data.sources.lines import read
 from data.sources.unit import plan
-from data.tokenizer.documents import progress_bar, watched
 
 TOLERATED = ("empty", "too_long")  # wrong only where their policy is error
 EVERYTHING = BadInputConfig(

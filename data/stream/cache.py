@@ -17,9 +17,9 @@ from rich.progress import Progress
 
 from configs import InputError, load_config
 from data.config import DataConfig, DataRun
+from data.progress import progress_bar, watched
 from data.sources.lines import Cursor, Record, read
 from data.sources.unit import Plan, Unit, plan
-from data.tokenizer.documents import progress_bar, watched
 from data.tokenizer.load import LoadedTokenizer, encode, load_tokenizer
 
 VERSION = 1

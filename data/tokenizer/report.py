@@ -5,7 +5,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from data.config import SourceConfig
-from data.tokenizer.documents import Sample
+from data.progress import Sample
 
 
 def report(tokenizer: Tokenizer, sources: list[SourceConfig], samples: list[Sample]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from configs import Config, InputError, load_config
 from data.config import BadInputConfig, SourceConfig
-from data.tokenizer.documents import Sample, read_documents
+from data.progress import Sample, read_documents
 from data.tokenizer.load import load_tokenizer
 from data.tokenizer.report import report
 from data.tokenizer.unigram import rescore

@@ -16,7 +16,7 @@ from data import BadInputConfig, DataConfig, SourceConfig, merge_states
 from data.sources import remote
 from data.sources.lines import read
 from data.sources.unit import plan
-from tests.data.server import Server, serving
+from tests.data.sources.server import Server, serving
 
 Make = Callable[..., DataConfig]
 LINES = [f"line {i} deba {hashlib.blake2b(b'%d' % i).hexdigest()}" for i in range(6000)]  # 0.9 MB

@@ -15,9 +15,9 @@ from rich.console import Console
 
 from data.commands import batches, inspect, verify
 from data.config import BadInputConfig, SourceConfig
+from data.progress import progress_bar, watched
 from data.sources.lines import read
 from data.sources.unit import plan
-from data.tokenizer.documents import progress_bar, watched
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.data.server import Answer, Server
+from tests.data.sources.server import Answer, Server
 
 ROOT = Path(tempfile.mkdtemp())
 SERVER = Server(ROOT)
