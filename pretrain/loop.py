@@ -156,7 +156,7 @@ class Run:
         progress.skipped_in_a_row += 1
         if progress.skipped_in_a_row < limit:
             return
-        documents = self.processes.gather(batch.documents)
+        documents = self.processes.gather(batch.piece_ids)
         path = self.folder.path / f"skipped_step_{progress.step:08d}.json"
         if self.processes.is_main:
             path.write_text(json.dumps({"batch_hash": metrics["batch_hash"], "documents_by_rank": documents}))
