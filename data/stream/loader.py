@@ -7,16 +7,13 @@ lost.
 """
 
 import dataclasses
-import functools
-import gc
 import itertools
-import os
 import resource
 from collections.abc import Iterator
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
 from configs import InputError
 from data import hashing
@@ -27,6 +24,7 @@ from data.stream.lane import Lane, RunData, Stage
 from data.stream.masks import I32, Masker
 from data.stream.packing import Piece
 from data.stream.state import State, check_state_header, pinned, state_header
+from data.stream.workers import start_workers
 from data.tokenizer.load import load_tokenizer
 
 LaneStates = dict[int, tuple[State, tuple[Stage, ...]]]  # by number of the lane, as Lane.state gives them
@@ -128,14 +126,7 @@ class BatchLoader:
     def _parts(self) -> Iterator[_Part | InputError]:
         if self._num_workers == 0:
             return iter(self._source)
-        loader: DataLoader[_Part | InputError] = DataLoader(
-            self._source,
-            batch_size=None,
-            num_workers=self._num_workers,
-            prefetch_factor=self._config.prefetch_steps,
-            worker_init_fn=functools.partial(_begin_worker, os.getpid()),
-        )
-        return iter(loader)
+        return start_workers(self._source, self._num_workers, self._config.prefetch_steps)
 
     def _joined(self, parts: list[_Part], step: int, row: int, lanes: LaneStates) -> Batch:
         """The rows of all workers, in the order of the step."""
@@ -230,12 +221,3 @@ def _allow_open_files(count: int) -> None:
     wanted = count + 1024 if hard == resource.RLIM_INFINITY else min(count + 1024, hard)
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _begin_worker(parent: int, _: int) -> None:
-    """One thread a worker; torch's own watchdog misses a parent that was killed before it looked for the first time."""
-    if os.getppid() != parent:
-        os._exit(1)
-    gc.freeze()  # collections would look through, and so copy, all that the parent has imported
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    torch.set_num_threads(1)
