@@ -22,7 +22,7 @@ import torch
 from benchmarks.inputs import DATA, lines_of
 from benchmarks.timing import timed
 from data import BatchLoader, DataConfig, DataRun, MaskConfig, merge_states
-from data.stream.cache import write_cache
+from data.commands.cache import write_cache
 from data.stream.masks import Masker
 from data.tokenizer.load import WORD_BEGINS, SpecialIds, load_tokenizer
 from data.tokenizer.train import TokenizerConfig, train
@@ -232,7 +232,7 @@ def shuffle(folder: Path) -> Iterator[str]:
         )
         distances = []
         for batch in itertools.islice(BatchLoader(data, name, 0), 12):
-            ids = [document for row in batch.documents for document in row]
+            ids = [document for row in batch.piece_ids for document in row]
             found = np.array([int(d.partition("#")[0].rpartition(":")[2]) * topics // size for d in ids])
             distances.append(np.abs(np.bincount(found, minlength=topics) / len(found) - 1 / topics).sum() / 2)
         draws = np.random.default_rng(0).multinomial(240, [1 / topics] * topics, 1000) / 240

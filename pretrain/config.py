@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from configs import Config, InputError
-from data import DataConfig, SourceConfig
+from data import DataConfig, SourceConfig, check_process_count
 from encoder import EncoderConfig
 from pretrain.checkpoint.format import CheckpointConfig
 from pretrain.engines.base import EngineConfig
@@ -97,10 +97,4 @@ class PretrainConfig(Config):
         """InputError when the run cannot be cut over `world_size` processes; lists what can."""
         for phase in self.cut_into_phases() if self.phases else []:
             phase.config.check_processes(world_size)
-        micro_batches = self.data.rows_per_step // self.training.rows_per_device
-        allowed = [w for w in range(1, micro_batches + 1) if micro_batches % w == 0 and self.data.num_lanes % w == 0]
-        if world_size not in allowed:
-            raise InputError(
-                f"{world_size} processes cannot share data.num_lanes {self.data.num_lanes} and "
-                f"{micro_batches} micro-batches (data.rows_per_step / training.rows_per_device); allowed: {allowed}"
-            )
+        check_process_count(world_size, self.data.num_lanes, self.data.rows_per_step, self.training.rows_per_device)

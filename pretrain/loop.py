@@ -97,7 +97,7 @@ def _count_skips(run: Run, metrics: dict[str, Any], batch: Batch) -> None:
     progress.skipped_in_a_row += 1
     if progress.skipped_in_a_row < limit:
         return
-    documents = run.processes.gather(batch.documents)
+    documents = run.processes.gather(batch.piece_ids)
     path = run.folder.path / f"skipped_step_{progress.step:08d}.json"
     if run.processes.is_main:
         write_text(path, json.dumps({"batch_hash": metrics["batch_hash"], "documents_by_rank": documents}))

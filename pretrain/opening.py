@@ -50,6 +50,7 @@ def open_run(config: PretrainConfig, processes: Processes, stop: Stop) -> Iterat
             yield run
         finally:
             run.close_tracker()
+            run.release_engine()
     except BaseException as error:
         reason = f"{type(error).__name__}: {error}"
         if isinstance(error, RuntimeError) and "timed out" in reason.lower():

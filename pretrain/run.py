@@ -1,5 +1,6 @@
 """A run: everything that one process holds while it trains. `opening.open_run` makes one."""
 
+import gc
 import json
 import os
 from collections.abc import Iterator
@@ -134,7 +135,7 @@ class Run:
         if self.progress.step == self.phase.start:
             self.progress.trend = LossTrend()  # a phase that masks more has higher losses, which are no spikes
         self.engine.model.train()
-        self.engine.model.encoder.config = self.phase.config.encoder  # the base of its rotary angles
+        self.engine.model.encoder.set_rope_bases(self.phase.config.encoder)
         return iter(self._loader)
 
     def _data_state_of_all_ranks(self) -> dict[str, Any] | None:
@@ -234,6 +235,15 @@ class Run:
         tracker, self.tracker = self.tracker, None
         if tracker:
             tracker.close()
+
+    def release_engine(self) -> None:
+        """Free the engine, whose gradient buckets belong to the process group, before that is destroyed.
+
+        In the other order the last reference to a gloo group goes when the peers may have left: one in ten processes
+        was seen to wait for them for ever.
+        """
+        del self.engine
+        gc.collect()
 
 
 def due(step: int, every: int) -> bool:

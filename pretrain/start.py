@@ -56,11 +56,14 @@ def _with_missing_keys(given: EncoderConfig, started: EncoderConfig) -> EncoderC
 
 
 def _adopted_shape(config: PretrainConfig) -> EncoderConfig:
-    """The shape of `start_from`, but for keys that the configuration gives; InputError where these contradict it."""
+    """The encoder of `start_from`, its dropouts and RoPE bases too, but for keys that the configuration gives.
+
+    InputError where the shape that is given contradicts that folder.
+    """
     found = load_model(str(config.start_from)).config
     given = config.encoder.model_dump(include=config.encoder.model_fields_set)
     _refuse_another_shape(config.start_from, found, {key: value for key, value in given.items() if value is not None})
-    values = found.model_dump(exclude=set(_NOT_SHAPE)) | given
+    values = found.model_dump(exclude={"gradient_checkpointing", "exportable"}) | given
     return validate(EncoderConfig, values, "encoder, in the shape of start_from")
 
 

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from configs import InputError
+from data import EXECUTION_KEYS
 from pretrain.config import PretrainConfig
 from pretrain.optim.schedule import decay_start
 
@@ -11,9 +12,8 @@ from pretrain.optim.schedule import decay_start
 CHANGEABLE_AT_RESUME = (
     "run_dir", "tokenizer", "start_from", "start_from_state", "engine", "checkpoint", "evaluation", "logging",
     "training.rows_per_device", "training.profile_steps", "training.max_skipped_steps",
-    "training.spike_sigma", "training.skip_spikes",
-    "data.sources", "data.num_workers", "data.prefetch_steps", "data.cache", "encoder.gradient_checkpointing",
-    "encoder.exportable",
+    "training.spike_sigma", "training.skip_spikes", "encoder.gradient_checkpointing", "encoder.exportable",
+    "data.sources", *(f"data.{key}" for key in EXECUTION_KEYS),
 )  # fmt: skip
 RULES = (
     "A resume may change " + ", ".join(CHANGEABLE_AT_RESUME) + "; the sources and the tokenizer may lie elsewhere, "

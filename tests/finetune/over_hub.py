@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.data.over_hub import BRANCH, ROOT, SERVER, answer  # first: it says where the hub is before anybody asks
+from tests.data.sources.over_hub import (  # first: it says where the hub is before anybody asks
+    BRANCH,
+    ROOT,
+    SERVER,
+    answer,
+)
 
 # isort: split
 from datasets import ClassLabel, Dataset, Features, Value

@@ -48,6 +48,17 @@ def test_a_run_goes_on_from_a_published_folder_in_its_shape(
     assert (shapes[0].num_layers, shapes[0].hidden_size) == (shapes[1].num_layers, shapes[1].hidden_size) == (2, 32)
 
 
+def test_what_the_folder_says_beyond_its_shape_is_kept(write_config: Write, tmp_path: Path) -> None:
+    """Angles of another base, or no dropout where there was some, would train another model in silence."""
+    encoder = {"num_layers": 1, "hidden_size": 32, "num_heads": 1, "rope_base": 160000.0, "hidden_dropout": 0.25}
+    main([str(write_config("wide", encoder=encoder))])
+    origin = str(tmp_path / "wide" / "checkpoints" / "step_00000020")
+    main([str(write_config("kept", start_from=origin, encoder={}))])
+    main([str(write_config("given", start_from=origin, encoder={"rope_base": 10000.0, "hidden_dropout": 0.0}))])
+    shapes = [load_model(tmp_path / name / "checkpoints" / "step_00000020").config for name in ("kept", "given")]
+    assert [(shape.rope_base, shape.hidden_dropout) for shape in shapes] == [(160000.0, 0.25), (10000.0, 0.0)]
+
+
 def test_the_export_holds_the_trained_weights(tmp_path: Path, published: Path) -> None:
     trained = load_model(tmp_path / "first" / "checkpoints" / "step_00000020").state_dict()
     exported = load_model(published).state_dict()

@@ -16,8 +16,8 @@ READ = """
 import json, sys
 from pathlib import Path
 from data import DataConfig
+from data.sources.formats import plan
 from data.stream.source_stream import SourceStream
-from data.sources.unit import plan
 
 def peak():
     return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) * 1024

@@ -19,20 +19,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.data.server import Answer, Server
+from tests.data.sources.server import Answer, Server
 
 ROOT = Path(tempfile.mkdtemp())
 SERVER = Server(ROOT)
 threading.Thread(target=SERVER.serve_forever, daemon=True).start()
 os.environ |= {"HF_ENDPOINT": SERVER.url, "HF_HOME": str(ROOT / "home"), "HF_HUB_OFFLINE": "0"}
 
-from data import (
-    BadInputConfig,
-    BatchLoader,
-    DataConfig,
-    merge_states,
-)
+from data import BatchLoader, DataConfig, merge_states
 from data.commands import inspect
+from data.config import BadInputConfig
 from data.sources import remote
 
 Make = Callable[..., DataConfig]
@@ -119,7 +115,7 @@ def test_what_stays_broken_is_an_error_whatever_the_policy(config: Make, tokeniz
     broken = of_hub(config, revision=OLD).model_copy(update={"bad_input": skipping})
     run_steps(broken, tokenizer, 1)
     SERVER.faults = [503] * 1000
-    with pytest.raises(ValueError, match=r"^data\.sources: the data set 'user/name': cannot be read, tried 3 times"):
+    with pytest.raises(ValueError, match=r"^the data set 'user/name': cannot be read, tried 3 times"):
         run_steps(broken, tokenizer, 1)
 
 
@@ -127,7 +123,7 @@ def test_a_refused_first_request_is_tried_again(config: Make, tokenizer: str, ru
     SERVER.faults, SERVER.of_every_request = [503] * 2, True
     assert run_steps(of_hub(config, revision="main"), tokenizer, 1)
     SERVER.faults = [503] * 1000
-    with pytest.raises(ValueError, match=r"^data\.sources: the data set 'user/name': cannot be read, tried 3 times"):
+    with pytest.raises(ValueError, match=r"^the data set 'user/name': cannot be read, tried 3 times"):
         run_steps(of_hub(config), tokenizer, 1)
 
 
@@ -145,7 +141,7 @@ def test_a_broken_shard_is_told_with_its_place(config: Make, tokenizer: str, run
 def test_inspect_reads_a_few_places_only(
     tmp_path: Path, tokenizer: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inspect, "DOCUMENTS", 8)
+    monkeypatch.setattr(inspect, "DOCUMENTS_PER_UNIT", 8)
     values = {"sources": [{"hub": "user/name"}], "num_lanes": 3, "rows_per_step": 3, "sequence_length": 64}
     (tmp_path / "run.json").write_text(json.dumps({"tokenizer": tokenizer, "data": values}))
     inspect.main([str(tmp_path / "run.json")])

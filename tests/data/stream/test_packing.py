@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data import BatchLoader, DataConfig
-from data.stream.packing import FILL, MOST_CARRIED, WHOLE, Piece, cut, pack
+from data.stream.packing import FILL, MAX_CARRIED_ROWS, Piece, cut, pack
 
 
 def pieces_of(lengths: list[int], name: str = "d") -> list[Piece]:
-    return [Piece(f"{name}{i}", WHOLE, np.arange(length, dtype=np.uint32)) for i, length in enumerate(lengths)]
+    return [Piece(f"{name}{i}", None, np.arange(length, dtype=np.uint32)) for i, length in enumerate(lengths)]
 
 
 @given(length=st.integers(1, 500), sequence_length=st.integers(3, 64))
@@ -46,16 +46,16 @@ def test_nothing_is_lost_and_no_row_is_too_long(old: list[int], new: list[int], 
     assert tokens_of(out + left) == tokens_of(carried + pieces)
     assert all(0 < sum(piece.length for piece in row) <= 64 for row in rows)
     assert not any(piece.id.startswith("old") for piece in left)
-    whole = {piece.id for piece in carried + pieces if piece.start == WHOLE}
-    assert {piece.id for piece in out + left if piece.start == WHOLE} == whole
-    assert all(piece.ids[0] == max(piece.start, 0) for piece in out + left)
+    whole = {piece.id for piece in carried + pieces if piece.start is None}
+    assert {piece.id for piece in out + left if piece.start is None} == whole
+    assert all(piece.ids[0] == (piece.start or 0) for piece in out + left)
     if flush:
         assert not left
-    assert sum(piece.length for piece in left) <= MOST_CARRIED * 64
+    assert sum(piece.length for piece in left) <= MAX_CARRIED_ROWS * 64
     if not old and not flush and not left:
         assert sum(piece.length for row in rows for piece in row) >= FILL * 64 * len(rows)
-    again = pack(carried, pieces, 64, flush=flush)
-    assert [[piece.id for piece in row] for row in again.rows] == [[piece.id for piece in row] for row in rows]
+    again, _ = pack(carried, pieces, 64, flush=flush)
+    assert [[piece.id for piece in row] for row in again] == [[piece.id for piece in row] for row in rows]
 
 
 def tokens_of(pieces: list[Piece]) -> list[tuple[str, int]]:
@@ -95,7 +95,7 @@ def test_sources_are_mixed_by_tokens(
 def share_of_short(steps: list[list[Any]]) -> float:
     tokens = {True: 0, False: 0}
     for [batch] in steps:
-        for ids, lengths in zip(batch.documents, batch.piece_lengths, strict=True):
+        for ids, lengths in zip(batch.piece_ids, batch.piece_lengths, strict=True):
             for document, length in zip(ids, lengths, strict=True):
                 tokens["short.txt" in document] += length - 2
     return tokens[True] / sum(tokens.values())

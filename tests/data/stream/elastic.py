@@ -35,7 +35,7 @@ def train_rank(
         return
     for batch in BatchLoader(config, tokenizer, 7, rank=rank, world_size=world_size, state=state):
         gathered: list[Any] = [None] * world_size
-        dist.all_gather_object(gathered, (batch.hash, batch.state, [piece for row in batch.documents for piece in row]))
+        dist.all_gather_object(gathered, (batch.hash, batch.state, [piece for row in batch.piece_ids for piece in row]))
         if rank == 0:
             hashes, states, documents = zip(*gathered, strict=True)
             with (folder / "log.jsonl").open("a") as log:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -10,14 +11,10 @@ import pytest
 import torch
 
 from data import BatchLoader, DataConfig, merge_states
+from data.stream.lane import Lane
 
 Make = Callable[..., DataConfig]
 Run = Callable[..., list[list[Any]]]
-
-
-def resumed(config: DataConfig, tokenizer: str, batches: list[Any], world_size: int, run_steps: Run, n: int) -> Any:
-    state = json.loads(json.dumps(merge_states([batch.state for batch in batches])))
-    return run_steps(config, tokenizer, n, world_size=world_size, state=state)
 
 
 def test_shapes_and_layout(config: Make, tokenizer: str) -> None:
@@ -35,7 +32,7 @@ def test_shapes_and_layout(config: Make, tokenizer: str) -> None:
         assert (ids[at:] == 0).all()
         assert (labels[at:] == -100).all()
     assert batch.tokens == sum(map(sum, batch.piece_lengths))
-    assert json.loads(json.dumps(loader.header)) == loader.header
+    assert json.loads(json.dumps(batch.state))["header"] == batch.state["header"]
 
 
 @pytest.mark.parametrize(("world_size", "num_workers"), [(1, 0), (1, 2), (2, 1), (4, 2)])
@@ -93,7 +90,7 @@ def chosen(steps: list[list[Any]]) -> dict[str, list[tuple[int, ...]]]:
     sets: dict[str, list[tuple[int, ...]]] = {}
     for batches in steps:
         for batch in batches:
-            for ids, lengths, labels in zip(batch.documents, batch.piece_lengths, batch.labels, strict=True):
+            for ids, lengths, labels in zip(batch.piece_ids, batch.piece_lengths, batch.labels, strict=True):
                 pieces = labels[: sum(lengths)].split(lengths)
                 for document, piece in zip(ids, pieces, strict=True):
                     sets.setdefault(document, []).append(tuple(torch.nonzero(piece != -100).flatten().tolist()))
@@ -117,12 +114,12 @@ def test_r04_masks_differ_between_epochs_and_ranks_and_repeat_with_the_seed(
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("stop", [3, 7])
 def test_r09_resume_gives_the_very_same_batches(
-    config: Make, tokenizer: str, run_steps: Run, hashes: Any, documents: Any, num_workers: int, stop: int
+    config: Make, tokenizer: str, run_steps: Run, hashes: Any, documents: Any, num_workers: int, stop: int, resumed: Run
 ) -> None:
     small = config(num_workers=num_workers, num_epochs=3, rows_per_step=4, window_documents=16)
     straight = run_steps(small, tokenizer)
     before = run_steps(small, tokenizer, stop)
-    after = resumed(small, tokenizer, before[-1], 1, run_steps, len(straight) - stop)
+    after = resumed(small, tokenizer, before[-1], 1, len(straight) - stop)
     assert hashes(before) + hashes(after) == hashes(straight)
     assert documents(before) + documents(after) == documents(straight)
     assert [batches[0].step for batches in after] == list(range(stop + 1, len(straight) + 1))
@@ -141,84 +138,9 @@ def test_a_resume_at_every_step_on_changing_numbers_of_processes(
     assert seen == straight
 
 
-def test_rows_per_step_may_change_at_a_resume(config: Make, tokenizer: str, run_steps: Run, documents: Any) -> None:
-    straight = documents(run_steps(config(num_epochs=1, rows_per_step=4), tokenizer))
-    start = run_steps(config(num_epochs=1, rows_per_step=4), tokenizer, 1)
-    rest = resumed(config(num_epochs=1, rows_per_step=12), tokenizer, start[-1], 4, run_steps, 10)
-    assert documents(start) + documents(rest) == straight
-
-
-def test_epochs_need_every_lane_in_a_step(config: Make) -> None:
-    with pytest.raises(ValueError, match=r"'rows_per_step' \(2\) must be at least 'num_lanes' \(4\)"):
-        config(num_epochs=1, rows_per_step=2)
-    assert DataConfig.model_validate({"sources": [{"path": "a"}], "rows_per_step": 16}).num_lanes == 16
-
-
-def test_mask_rate_may_change_at_a_resume_and_order_stays(
-    config: Make, tokenizer: str, run_steps: Run, documents: Any
-) -> None:
-    straight = run_steps(config(), tokenizer, 20)
-    rest = resumed(config(mask={"rate": 0.5}), tokenizer, straight[9], 2, run_steps, 10)
-    assert documents(rest) == documents(straight[10:])
-    share = sum(int((b.labels != -100).sum()) for s in rest for b in s) / sum(b.tokens for s in rest for b in s)
-    assert 0.35 < share < 0.55
-
-
 def test_a_world_size_that_does_not_divide_lists_what_does(config: Make, tokenizer: str) -> None:
     with pytest.raises(ValueError, match=r"3 processes .*num_lanes=12 .*rows_per_step=8; allowed: 1, 2, 4"):
         BatchLoader(config(num_lanes=12), tokenizer, 0, world_size=3)
-
-
-@pytest.mark.parametrize(
-    ("change", "seed", "field"),
-    [
-        ({"num_lanes": 8}, 0, "num_lanes"),
-        ({"sequence_length": 32}, 0, "sequence_length"),
-        ({"window_documents": 9}, 0, "window_documents"),
-        ({"open_units": 2}, 0, "open_units"),
-        ({"max_document_bytes": 99}, 0, "max_document_bytes"),
-        ({"shuffle": False}, 0, "shuffle"),
-        ({"mask": {"unit": "word"}}, 0, "mask.unit"),
-        ({"bad_input": {"empty": "error"}}, 0, "bad_input"),
-        ({}, 1, "seed"),
-    ],
-)
-def test_a_state_of_another_configuration_is_refused(
-    config: Make, tokenizer: str, run_steps: Run, change: Any, seed: int, field: str
-) -> None:
-    state = run_steps(config(), tokenizer, 2)[-1][0].state
-    with pytest.raises(ValueError, match=f"cannot resume the data: .*{field}"):
-        BatchLoader(config(**change), tokenizer, seed, state=state)
-
-
-def test_a_state_of_other_files_or_another_tokenizer_is_refused(
-    tmp_path: Any, config: Make, tokenizer: str, run_steps: Run
-) -> None:
-    (tmp_path / "a.txt").write_text("one\ntwo\n")
-    own = config(sources=[{"path": str(tmp_path / "*.txt")}])
-    state = run_steps(own, tokenizer, 1)[-1][0].state
-    state["header"]["tokenizer"] = "0" * 16
-    with pytest.raises(ValueError, match="the tokenizer's files changed"):
-        BatchLoader(own, tokenizer, 0, state=state)
-    state = run_steps(own, tokenizer, 1)[-1][0].state
-    (tmp_path / "b.txt").write_text("three\n")
-    with pytest.raises(ValueError, match="the sources' files"):
-        BatchLoader(own, tokenizer, 0, state=state)
-
-
-def test_a_policy_may_go_from_error_to_skip(tmp_path: Any, config: Make, tokenizer: str, run_steps: Run) -> None:
-    lines = ['{"text": "some words here"}'] * 30
-    lines[20] = "{broken"
-    (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    source = {"path": str(tmp_path / "a.jsonl"), "format": "jsonl"}
-    own = config(sources=[source], num_lanes=1, rows_per_step=1, window_documents=2, sequence_length=4, num_epochs=1)
-    steps: list[list[Any]] = []
-    batches = ([batch] for batch in BatchLoader(own, tokenizer, 0))
-    with pytest.raises(ValueError, match=r"a\.jsonl:560: not a line of JSON.*data\.bad_input\.json_line=skip"):
-        steps.extend(batches)
-    skipping = own.model_copy(update={"bad_input": own.bad_input.model_copy(update={"json_line": "skip"})})
-    rest = resumed(skipping, tokenizer, steps[-1], 1, run_steps, None)
-    assert len({d.partition("#")[0] for s in steps + rest for d in s[0].documents[0]}) == 29
 
 
 def test_an_error_in_a_worker_is_one_clear_line(tmp_path: Any, config: Make, tokenizer: str, run_steps: Run) -> None:
@@ -226,6 +148,32 @@ def test_an_error_in_a_worker_is_one_clear_line(tmp_path: Any, config: Make, tok
     source = {"path": str(tmp_path / "a.jsonl"), "format": "jsonl"}
     with pytest.raises(ValueError, match=r"^[^\n]*a\.jsonl:17: the column 'text' is missing[^\n]*$"):
         run_steps(config(sources=[source], num_workers=2), tokenizer, 1)
+
+
+def test_an_error_in_a_worker_that_resumes_is_one_clear_line(
+    tmp_path: Any, config: Make, tokenizer: str, run_steps: Run
+) -> None:
+    """The window at hand is read again before the first batch."""
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "good words"}\n' * 200)
+    own = config(sources=[{"path": str(path), "format": "jsonl"}], sequence_length=8, rows_per_step=4)
+    state = merge_states([run_steps(own, tokenizer, 3)[-1][0].state])
+    stat = path.stat()
+    path.write_bytes(path.read_bytes().replace(b"{", b"["))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    with pytest.raises(ValueError, match=r"^[^\n]*a\.jsonl:\d+: not a line of JSON[^\n]*$"):
+        run_steps(own.model_copy(update={"num_workers": 2}), tokenizer, 1, state=state)
+
+
+def test_our_own_failure_in_a_worker_keeps_its_trace(
+    config: Make, tokenizer: str, run_steps: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ValueError("a bug of ours")
+
+    monkeypatch.setattr(Lane, "next_row", fail)  # the workers are forked
+    with pytest.raises(ValueError, match=r"(?s)Traceback.*in fail.*a bug of ours"):
+        run_steps(config(num_workers=1), tokenizer, 1)
 
 
 def test_rows_are_empty_for_ever_after_the_last_epoch(config: Make, tokenizer: str, run_steps: Run) -> None:
@@ -252,7 +200,7 @@ def test_a_corpus_without_a_document_is_refused(tmp_path: Any, config: Make, tok
 
 
 def test_a_new_phase_changes_length_and_weights_and_loses_nothing(
-    config: Make, tokenizer: str, run_steps: Run, hashes: Any
+    config: Make, tokenizer: str, run_steps: Run, hashes: Any, resumed: Run
 ) -> None:
     first, second = (config(num_epochs=2, sequence_length=length, rows_per_step=4) for length in (64, 16))
     before = run_steps(first, tokenizer, 3)
@@ -262,7 +210,7 @@ def test_a_new_phase_changes_length_and_weights_and_loses_nothing(
     phase = BatchLoader(second, tokenizer, 0, state=state, new_phase=True)
     after = [[batch] for batch in itertools.islice(phase, 3)]
     assert after[0][0].input_ids.shape == (4, 16)
-    rest = resumed(second, tokenizer, after[-1], 2, run_steps, None)  # in the middle of a window packed anew
+    rest = resumed(second, tokenizer, after[-1], 2, None)  # in the middle of a window packed anew
     straight = [
         [batch]
         for batch in itertools.islice(BatchLoader(second, tokenizer, 0, state=state, new_phase=True), 3 + len(rest))
@@ -272,14 +220,14 @@ def test_a_new_phase_changes_length_and_weights_and_loses_nothing(
         (document.partition("#")[0])
         for batches in before + after + rest
         for batch in batches
-        for ids, lengths in zip(batch.documents, batch.piece_lengths, strict=True)
+        for ids, lengths in zip(batch.piece_ids, batch.piece_lengths, strict=True)
         for document, length in zip(ids, lengths, strict=True)
         for _ in range(length - 2)
     )
     whole = Counter(
         document.partition("#")[0]
         for batches in run_steps(config(num_epochs=2, sequence_length=512), tokenizer)
-        for ids, lengths in zip(batches[0].documents, batches[0].piece_lengths, strict=True)
+        for ids, lengths in zip(batches[0].piece_ids, batches[0].piece_lengths, strict=True)
         for document, length in zip(ids, lengths, strict=True)
         for _ in range(length - 2)
     )

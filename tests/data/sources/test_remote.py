@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data import BadInputConfig, DataConfig, SourceConfig, merge_states
+from data import DataConfig, SourceConfig, merge_states
+from data.config import BadInputConfig
 from data.sources import remote
-from data.sources.lines import read
-from data.sources.unit import plan
-from tests.data.server import Server, serving
+from data.sources.formats import plan, read
+from tests.data.sources.server import Server, serving
 
 Make = Callable[..., DataConfig]
 LINES = [f"line {i} deba {hashlib.blake2b(b'%d' % i).hexdigest()}" for i in range(6000)]  # 0.9 MB
@@ -35,7 +35,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "PAUSES", (0.0,) * 7)
-    monkeypatch.setattr(remote, "BLOCK", 1 << 17)
+    monkeypatch.setattr(remote, "BLOCK_BYTES", 1 << 17)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def server(corpus: Path) -> Iterator[Server]:
 def texts(path: str, num_lanes: int = 2, policy: BadInputConfig | None = None) -> list[str]:
     source = SourceConfig(path=path, format="parquet" if path.endswith("parquet") else "text")
     units = plan(source, num_lanes, policy or BadInputConfig()).units
-    found = [r for unit in units for r in read(unit, (unit.start, 0, 0), source, 1 << 20, True)]
+    found = [r for unit in units for r in read(unit, unit.first, source, 1 << 20, True)]
     assert not any(record.fault for record in found)
     return sorted(record.text for record in found)
 
@@ -72,7 +72,7 @@ def test_a_refused_first_request_is_not_a_missing_file(server: Server) -> None:
 
 
 def test_a_silent_server_is_asked_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "SILENCE", 0.2)
+    monkeypatch.setattr(remote, "SILENCE_SECONDS", 0.2)
     server.faults = ["silent"]
     assert texts(f"{server.url}/b.txt.gz") == sorted(LINES)
 
@@ -93,7 +93,7 @@ def test_a_server_that_goes_away_is_an_error(corpus: Path) -> None:
         source = SourceConfig(path=f"{server.url}/a.txt")
         [unit, *_] = plan(source, 1, BadInputConfig()).units
     with pytest.raises(ValueError, match=r"/a\.txt: cannot be read, tried 8 times \(Cannot connect"):
-        list(read(unit, (0, 0, 0), source, 1 << 20, True))
+        list(read(unit, unit.first, source, 1 << 20, True))
     with pytest.raises(ValueError, match=r"/a\.txt: cannot be read, tried 8 times"):
         plan(source, 1, BadInputConfig(empty_glob="skip"))
 
@@ -106,7 +106,7 @@ def test_what_cannot_be_is_refused_at_once(server: Server) -> None:
     source = SourceConfig(path=f"{server.url}/a.txt")
     [unit, *_] = plan(source, 1, BadInputConfig()).units
     with pytest.raises(ValueError, match=r"/gone\.txt: not found"):
-        list(read(unit._replace(path=f"{server.url}/gone.txt"), (0, 0, 0), source, 1 << 20, True))
+        list(read(unit._replace(path=f"{server.url}/gone.txt"), unit.first, source, 1 << 20, True))
     assert len([request for request in server.requests if "gone" in request]) <= 2
     server.faults, server.of_every_request = [403] * 2, True
     with pytest.raises(ValueError, match=r"/a\.txt: cannot be read \(403"):
