@@ -2,8 +2,18 @@
 
 from data.config import DataConfig, DataRun, MaskConfig, SourceConfig, allowed_process_counts, check_process_count
 from data.hashing import format_hash
+from data.sources.unit import Plan
 from data.stream.loader import Batch, BatchLoader
-from data.stream.state import EXECUTION_KEYS, PHASE_KEYS, RESUME_KEYS, counts_of, merge_states
+from data.stream.state import (
+    EXECUTION_KEYS,
+    PHASE_KEYS,
+    RESUME_KEYS,
+    counts_of,
+    first_header_difference,
+    merge_states,
+    pinned,
+    plan_source,
+)
 
 __all__ = [
     "EXECUTION_KEYS",
@@ -14,10 +24,14 @@ __all__ = [
     "DataConfig",
     "DataRun",
     "MaskConfig",
+    "Plan",
     "SourceConfig",
     "allowed_process_counts",
     "check_process_count",
     "counts_of",
+    "first_header_difference",
     "format_hash",
     "merge_states",
+    "pinned",
+    "plan_source",
 ]

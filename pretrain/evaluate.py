@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from configs import IGNORED_LABEL, InputError, load_config, run_command
-from data import BatchLoader, DataConfig, MaskConfig
+from data import BatchLoader, DataConfig, MaskConfig, Plan
 from encoder import MaskedLanguageModel, MaskedLoss, load_model
 from pretrain.config import PretrainConfig
 from pretrain.processes import Processes, find_processes
@@ -44,18 +44,20 @@ def evaluate(
     config: PretrainConfig,
     tokenizer: str,
     processes: Processes,
+    plans: list[Plan] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any] | None:
     """Mean loss (nat a masked token), perplexity, accuracy; the unigram entropy of the same masked tokens (nat).
 
     `forward` runs the model (in evaluation mode) on one micro-batch. Every rank calls it. Touches no random state.
-    None where `stop` became true on any rank before the end.
+    `plans` are those of the held-out sources, where they are known already. None where `stop` became true on any rank
+    before the end.
     """
     device = processes.device
     sums = torch.zeros(3, dtype=torch.float64, device=device)
     counts = torch.zeros(config.encoder.known_vocab_size, dtype=torch.int64, device=device)
     with torch.no_grad():
-        for inputs in _held_out(config, tokenizer, processes, stop):
+        for inputs in _held_out(config, tokenizer, processes, plans, stop):
             if inputs is None:
                 return None
             result = forward(inputs)
@@ -77,11 +79,15 @@ def evaluate(
 
 
 def _held_out(
-    config: PretrainConfig, tokenizer: str, processes: Processes, stop: Callable[[], bool]
+    config: PretrainConfig,
+    tokenizer: str,
+    processes: Processes,
+    plans: list[Plan] | None,
+    stop: Callable[[], bool],
 ) -> Iterator[tuple[Any, ...] | None]:
     """This rank's micro-batches; as many on every rank, rows past `evaluation.rows` without a target; None: stopped."""
     data, rank, world_size = evaluation_data(config, processes.world_size), processes.rank, processes.world_size
-    for batch in BatchLoader(data, tokenizer, SEED, rank=rank, world_size=world_size):
+    for batch in BatchLoader(data, tokenizer, SEED, rank=rank, world_size=world_size, plans=plans):
         tokens, stops = processes.sum([batch.tokens, int(stop())])
         if stops:
             yield None

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from configs import InputError
 from configs.status import State
+from data import first_header_difference
 from pretrain.config import PretrainConfig
 from pretrain.monitor.signals import Stop
 from pretrain.monitor.watchdog import Watchdog
@@ -39,11 +40,11 @@ def open_run(config: PretrainConfig, processes: Processes, stop: Stop) -> Iterat
             print(f"failed: {line}", file=sys.stderr, flush=True)
 
     try:
-        run = Run(config, processes, folder)
         start_process_group(processes, config.engine.timeout_seconds, always=config.engine.name == "deepspeed")
         # it also watches what comes before the first step and after the last, where a collective can hang as well
         stacks = folder.path / f"stacks_rank_{processes.rank}.txt"
         watchdog = Watchdog(config.engine.timeout_seconds, stacks, fail)
+        run = Run(config, processes, folder)
         _agree(run)
         run.start(watchdog, stop)
         try:
@@ -83,7 +84,7 @@ def _begin(config: PretrainConfig, processes: Processes, folder: RunFolder) -> P
 def _agree(run: Run) -> None:
     """Compare what the ranks start from, and let rank 0 write it down. A refusal is raised on all ranks."""
     config, processes, step = run.config, run.processes, run.progress.step
-    for rank, (other, other_step) in enumerate(processes.gather((config, step))):
+    for rank, (other, other_step, other_header) in enumerate(processes.gather((config, step, run.data_header))):
         difference = first_difference(config, other)
         if difference:
             raise InputError(
@@ -95,6 +96,9 @@ def _agree(run: Run) -> None:
                 f"rank {rank} finds a checkpoint of step {other_step} in run_dir {run.folder.path}, rank "
                 f"{processes.rank} one of step {step}: all hosts must share that folder"
             )
+        reason = first_header_difference(run.data_header, other_header)
+        if reason:
+            raise InputError(f"rank {rank} has other data than rank {processes.rank}: {reason}")
     refusal = None
     if processes.is_main:
         try:

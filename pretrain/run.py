@@ -12,7 +12,7 @@ import torch
 
 from configs import InputError
 from configs.status import State
-from data import Batch, BatchLoader, counts_of, merge_states
+from data import Batch, BatchLoader, Plan, counts_of, merge_states
 from encoder import attention_kernel
 from pretrain.checkpoint.format import CONFIG_FILE, DATA_FILE, TRAINING_FILE
 from pretrain.checkpoint.restore import load_states, restore_optimizer
@@ -20,7 +20,7 @@ from pretrain.checkpoint.retention import retire_checkpoints
 from pretrain.checkpoint.save import save_checkpoint
 from pretrain.config import PretrainConfig
 from pretrain.engines import build_engine
-from pretrain.evaluate import evaluate
+from pretrain.evaluate import evaluate, evaluation_data
 from pretrain.monitor.ledger import Ledger
 from pretrain.monitor.signals import Stop
 from pretrain.monitor.tracking import TrackedRun, Tracker
@@ -30,14 +30,14 @@ from pretrain.phases import phase_after
 from pretrain.processes import Processes, limit_groups
 from pretrain.runs.folder import RunFolder
 from pretrain.runs.progress import Progress
-from pretrain.start import build_model
+from pretrain.start import build_model, share_plans
 
 
 class Run:
     """One process's part of a run."""
 
     def __init__(self, config: PretrainConfig, processes: Processes, folder: RunFolder) -> None:
-        """Read the folder and open the data; writes nothing, needs no process group. InputError for what is wrong."""
+        """Read the folder and open the data; writes nothing. InputError for what is wrong."""
         self.config = config
         self.processes = processes
         self.folder = folder
@@ -52,7 +52,11 @@ class Run:
             self._branch_off()
         self.phases = config.cut_into_phases()
         self.phase = phase_after(self.phases, self.progress.step)
+        self._plans = share_plans(config.data, self._first_data_state, processes)
         self._loader = self._open_batches(self._first_data_state)
+        self._evaluation_plans: list[Plan] = []
+        if config.evaluation.sources:
+            self._evaluation_plans = share_plans(evaluation_data(config, processes.world_size), None, processes)
         self.tracker: Tracker | None = None
         self.data_state: dict[str, Any] = {}  # of this rank after the last step; empty before one is taken
 
@@ -74,6 +78,11 @@ class Run:
                 self.progress.updates = origin.updates
             self.progress.best = {}
         self.progress.saved_step = -1  # so that `start` saves: the folder then holds all that a resume needs
+
+    @property
+    def data_header(self) -> dict[str, Any]:
+        """What this rank's batches depend on: the text, the tokenizer, the order."""
+        return self._loader.header
 
     def start(self, watchdog: Watchdog, stop: Stop) -> None:
         """Build the engine with its weights and moments, and open the trackers."""
@@ -128,7 +137,7 @@ class Run:
         config, step, processes = self.phase.config, self.progress.step, self.processes
         return BatchLoader(
             config.data, config.tokenizer, config.seed, rank=processes.rank, world_size=processes.world_size,
-            state=state, new_phase=0 < step == self.phase.start,
+            state=state, new_phase=0 < step == self.phase.start, plans=self._plans,
         )  # fmt: skip
 
     def _enter_phase(self) -> Iterator[Batch]:
@@ -161,7 +170,8 @@ class Run:
         with self.ledger.clock.measure("evaluate"):
             result = evaluate(
                 lambda inputs: self.engine.forward(inputs, last=False),
-                self.config, str(self.folder.tokenizer), self.processes, lambda: self.stop.requested,
+                self.config, str(self.folder.tokenizer), self.processes, self._evaluation_plans,
+                lambda: self.stop.requested,
             )  # fmt: skip
         model.train()
         self.watchdog.beat()

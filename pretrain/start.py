@@ -8,9 +8,11 @@ import torch
 
 from configs import InputError
 from configs.loader import validate
+from data import DataConfig, Plan, pinned, plan_source
 from data.tokenizer.load import load_tokenizer
 from encoder import EncoderConfig, MaskedLanguageModel, load_model
 from pretrain.config import PretrainConfig
+from pretrain.processes import Processes
 from pretrain.runs.folder import RunFolder
 
 _TO_64 = 64  # a vocabulary of a multiple of 64 rows keeps matrix units busy
@@ -65,6 +67,28 @@ def _adopted_shape(config: PretrainConfig) -> EncoderConfig:
     _refuse_another_shape(config.start_from, found, {key: value for key, value in given.items() if value is not None})
     values = found.model_dump(exclude={"gradient_checkpointing", "exportable"}) | given
     return validate(EncoderConfig, values, "encoder, in the shape of start_from")
+
+
+def share_plans(data: DataConfig, state: dict[str, Any] | None, processes: Processes) -> list[Plan]:
+    """The plans of all sources, on every rank; every rank calls it.
+
+    Rank 0 alone lists stores and hubs, and sends what it found. Files on local disks are looked at by each rank, since
+    copies on the nodes' own disks may differ. InputError on all ranks where one of them cannot plan.
+    """
+    sources = pinned(data.sources, state)
+    local = [not source.hub and "://" not in source.path for source in sources]
+    plans: list[Plan | None] = []
+    error = None
+    try:
+        for source, is_local in zip(sources, local, strict=True):
+            plans.append(plan_source(source, data) if is_local or processes.is_main else None)
+    except InputError as refusal:
+        error = str(refusal)
+    for reason in processes.gather(error):
+        if reason:
+            raise InputError(reason)
+    of_main = processes.from_main(None if all(local) else plans) or plans
+    return [own or sent for own, sent in zip(plans, of_main, strict=True)]
 
 
 def build_model(config: PretrainConfig, folder: object | None = None) -> MaskedLanguageModel:

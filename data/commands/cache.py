@@ -13,10 +13,10 @@ from configs import InputError, load_config
 from configs.atomic import open_replacing, write_text
 from data.config import DataRun
 from data.progress import count_records, progress_bar
-from data.sources.formats import plan, read
+from data.sources.formats import read
 from data.sources.unit import Record
 from data.stream.cache import MARKER, RECORDS_PER_BATCH, check_cache, read_marker, schema, unit_file
-from data.stream.state import cache_header
+from data.stream.state import cache_header, plan_sources
 from data.tokenizer.load import LoadedTokenizer, encode, load_tokenizer
 
 
@@ -33,7 +33,7 @@ def write_cache(run: DataRun) -> dict[str, Any]:
     if not config.cache:
         raise InputError("the key 'data.cache' (a folder) is required")
     loaded = load_tokenizer(run.tokenizer, config.mask.unit)
-    plans = [plan(source, config.num_lanes, config.bad_input) for source in config.sources]
+    plans = plan_sources(config)
     header = cache_header(config, loaded.digest, plans)
     marker = read_marker(config.cache)
     if marker and marker["complete"]:

@@ -14,10 +14,11 @@ from rich.text import Text
 from configs import IGNORED_LABEL, load_config
 from data.config import DataConfig, DataRun, allowed_process_counts
 from data.sources.files import decompressed_size
-from data.sources.formats import plan, read
+from data.sources.formats import read
 from data.sources.unit import Plan
 from data.stream.cache import check_cache
 from data.stream.loader import Batch, BatchLoader
+from data.stream.state import plan_sources
 from data.tokenizer.load import LoadedTokenizer, encode, load_tokenizer
 
 SMALL_SOURCE_BYTES = 4 << 20  # read to its end
@@ -32,7 +33,7 @@ def main(arguments: list[str]) -> int:
     run = load_config(DataRun, arguments[0], arguments[1:], ignore_other_sections=True)
     config, console = run.data, Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     loaded = load_tokenizer(run.tokenizer, config.mask.unit)
-    plans = [plan(source, config.num_lanes, config.bad_input) for source in config.sources]
+    plans = plan_sources(config)
     if config.cache:
         counts = check_cache(config, loaded.digest, plans)["sources"]
     else:

@@ -48,6 +48,16 @@ def find_remote_files(pattern: str) -> list[File]:
     return files
 
 
+def read_remote_range(path: str, start: int, end: int) -> bytes:
+    """The bytes [start, end) of a remote file, undecompressed. Raises InputError where it cannot be read."""
+    filesystem, inner_path = _open_filesystem(path)
+    try:
+        data: bytes = retried(path, lambda: filesystem.cat_file(inner_path, start=start, end=end), _raise_if_final)
+    except FileNotFoundError:
+        raise InputError(f"{path}: not found") from None
+    return data[start:end] if len(data) > end - start else data  # all of it, from a server without ranges
+
+
 def retried(name: str, action: Callable[[], Result], raise_if_final: Callable[[str, Exception], None]) -> Result:
     """What `action` returns at one of eight attempts; then InputError that names what was read.
 

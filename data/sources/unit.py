@@ -24,6 +24,14 @@ class File(NamedTuple):
     version: int  # time of the last change in ns, or a hash of a remote store's tag; 0 without either
 
 
+class FileIdentity(NamedTuple):
+    """A file as part of a corpus, wherever that lies: see `identity`."""
+
+    name: str
+    size: int
+    digest: str  # of its contents; empty where it was not read
+
+
 class Cursor(NamedTuple):
     """Where the next record of a unit begins."""
 
@@ -53,6 +61,7 @@ class Plan(NamedTuple):
     files: list[File]
     units: list[Unit]
     num_rows: int | None = None  # of tables, and of a hub data set whose card has it
+    identities: list[FileIdentity] = []  # noqa: RUF012  # of the files, in their order; see `identity.identified`
 
     @property
     def knows_files(self) -> bool:
@@ -61,7 +70,14 @@ class Plan(NamedTuple):
 
     @property
     def manifest(self) -> str:
-        """16 hex digits that change when a file is added, removed, renamed or written to."""
+        """16 hex digits that change when a file is added, removed, renamed or changed, or other text is taken of it."""
+        source = self.source
+        column = "" if source.format == "text" and not source.hub else source.text_column
+        return hashing.digest(source.format, column, *(f"{name}\t{size}\t{of}" for name, size, of in self.identities))
+
+    @property
+    def manifest_of_version_1(self) -> str:
+        """The manifest of states and caches of version 1, which knew a file by its path and time."""
         return hashing.digest(self.source.format, *(f"{f.path}\t{f.size}\t{f.version}" for f in self.files))
 
 

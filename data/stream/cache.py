@@ -30,7 +30,7 @@ def check_cache(config: DataConfig, tokenizer: str, plans: list[Plan]) -> dict[s
     if marker is None or not marker["complete"]:
         problem = "is not complete" if marker else "holds no cache"
         raise InputError(f"data.cache: '{config.cache}' {problem}; write it with `python -m data cache`")
-    for name, value in cache_header(config, tokenizer, plans).items():
+    for name, value in cache_header(config, tokenizer, plans, marker["header"]["version"]).items():
         if marker["header"].get(name) != value:
             raise InputError(f"data.cache: '{config.cache}' is stale: {name} changed; remove it and write it again")
     return marker

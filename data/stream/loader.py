@@ -18,12 +18,12 @@ from torch.utils.data import IterableDataset, get_worker_info
 from configs import InputError
 from data import hashing
 from data.config import DataConfig, check_process_count
-from data.sources.formats import plan
+from data.sources.unit import Plan
 from data.stream.cache import check_cache
 from data.stream.lane import Lane, RunData, Stage
 from data.stream.masks import I32, Masker
 from data.stream.packing import Piece
-from data.stream.state import State, check_state_header, pinned, state_header
+from data.stream.state import State, check_state_header, plan_sources, state_header, with_weights
 from data.stream.workers import start_workers
 from data.tokenizer.load import load_tokenizer
 
@@ -73,6 +73,7 @@ class BatchLoader:
 
     With `new_phase` the sequence length and the sources' weights may differ from those of the state: what is left of
     the current windows is packed again, nothing is lost, and the weights hold from the next windows on.
+    `plans` are those of `plan_sources`, where they are known already. `header` is what the batches depend on.
     Raises InputError for a world size that cannot share lanes and rows, and for a state that cannot be resumed.
     """
 
@@ -86,17 +87,19 @@ class BatchLoader:
         world_size: int = 1,
         state: State | None = None,
         new_phase: bool = False,
+        plans: list[Plan] | None = None,
     ) -> None:
         check_process_count(world_size, config.num_lanes, config.rows_per_step)
         self._config = config
         loaded = load_tokenizer(tokenizer, config.mask.unit)
-        plans = [plan(source, config.num_lanes, config.bad_input) for source in pinned(config.sources, state)]
+        plans = plan_sources(config, state) if plans is None else with_weights(plans, config)
         if config.cache:
             check_cache(config, loaded.digest, plans)
-        self._header = state_header(config, loaded.digest, plans, seed)
+        self.header = state_header(config, loaded.digest, plans, seed)
         self._step, self._row = 0, 0
         if state is not None:
-            check_state_header(self._header, state["header"], new_phase)
+            then = state["header"]
+            check_state_header(state_header(config, loaded.digest, plans, seed, then["version"]), then, new_phase)
             self._step, self._row = state["step"], state["row"]
         owned = [lane for lane in range(config.num_lanes) if (lane - self._row) % world_size == rank]
         states = {lane: None if state is None else state["lanes"][str(lane)] for lane in owned}
@@ -146,7 +149,7 @@ class BatchLoader:
             piece_ids=[ids[i] for i in order],
             tokens=sum(map(sum, lengths)),
             hash=hashing.add_hashes(*(part.hash for part in parts)),
-            _header=self._header,
+            _header=self.header,
             _row=row,
             _lanes=lanes,
         )

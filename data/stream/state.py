@@ -10,9 +10,11 @@ from configs import InputError
 from data import hashing
 from data.config import DataConfig, SourceConfig
 from data.sources.bad_input import Counts
+from data.sources.formats import plan
+from data.sources.identity import first_change, identified, listed
 from data.sources.unit import Plan
 
-STATE_VERSION = CACHE_VERSION = 1  # of their formats on disk
+STATE_VERSION = CACHE_VERSION = 2  # of their formats on disk; version 1 knew files by their paths and times
 State = dict[str, Any]
 
 # Keys of `data` that change how batches are made, never what is in them.
@@ -24,20 +26,41 @@ PHASE_KEYS = (*RESUME_KEYS, "sequence_length", "sources.N.weight")
 
 _DESCRIPTIONS = {
     "tokenizer": "the tokenizer's files",
-    "manifest": "the sources' files (their paths, sizes or times)",
+    "manifest": "the sources' text",
     "revisions": "the revision of a data set of the hub",
     "seed": "'seed'",
     "version": "the format of the state",
 }
 
 
-def state_header(config: DataConfig, tokenizer: str, plans: list[Plan], seed: int) -> State:
+def plan_sources(config: DataConfig, state: State | None = None) -> list[Plan]:
+    """The plan of each source, with what identifies its files; hub data sets at the revision of `state`."""
+    return [plan_source(source, config) for source in pinned(config.sources, state)]
+
+
+def plan_source(source: SourceConfig, config: DataConfig) -> Plan:
+    """The plan of one source, with what identifies its files."""
+    return identified(plan(source, config.num_lanes, config.bad_input))
+
+
+def with_weights(plans: list[Plan], config: DataConfig) -> list[Plan]:
+    """The plans with the weights of `config`, which a phase may change."""
+    weights = [source.weight for source in config.sources]
+    return [
+        plan._replace(source=plan.source.model_copy(update={"weight": weight}))
+        for plan, weight in zip(plans, weights, strict=True)
+    ]
+
+
+def state_header(
+    config: DataConfig, tokenizer: str, plans: list[Plan], seed: int, version: int = STATE_VERSION
+) -> State:
     """Everything that decides which documents are in which row; `tokenizer` is the digest of its files."""
     policies = config.bad_input.model_dump()
     revisions = {plan.source.hub: plan.source.revision for plan in plans if plan.source.revision}
     return {
         **({"revisions": revisions} if revisions else {}),
-        "version": STATE_VERSION,
+        "version": version,
         "num_lanes": config.num_lanes,
         "sequence_length": config.sequence_length,
         "window_documents": config.window_documents,
@@ -49,16 +72,17 @@ def state_header(config: DataConfig, tokenizer: str, plans: list[Plan], seed: in
         "weights": [source.weight for source in config.sources],
         "bad_input": {fault: policy for fault, policy in policies.items() if policy != "error"},
         "tokenizer": tokenizer,
-        "manifest": hashing.digest(*(plan.manifest for plan in plans)),
+        "manifest": hashing.digest(*_manifests(plans, version)),
+        **({"files": [listed(plan) for plan in plans]} if version > 1 else {}),
     }
 
 
-def cache_header(config: DataConfig, tokenizer: str, plans: list[Plan]) -> State:
+def cache_header(config: DataConfig, tokenizer: str, plans: list[Plan], version: int = CACHE_VERSION) -> State:
     """Everything that the contents of a cache depend on."""
     return {
-        "version": CACHE_VERSION,
+        "version": version,
         "tokenizer": tokenizer,
-        "manifest": [plan.manifest for plan in plans],
+        "manifest": _manifests(plans, version),
         "num_lanes": config.num_lanes,
         "mask.unit": config.mask.unit,
         "max_document_bytes": config.max_document_bytes,
@@ -66,10 +90,32 @@ def cache_header(config: DataConfig, tokenizer: str, plans: list[Plan]) -> State
     }
 
 
+def _manifests(plans: list[Plan], version: int) -> list[str]:
+    return [plan.manifest if version > 1 else plan.manifest_of_version_1 for plan in plans]
+
+
+def first_header_difference(first: State, second: State) -> str | None:
+    """What differs between two headers of this version, in words; None where nothing does."""
+    for name, value in first.items():
+        if name == "manifest" and second[name] != value:
+            lists = zip(first["files"], second["files"], strict=True)
+            return next((found for old, new in lists if (found := first_change(old, new))), "other files")
+        if name != "files" and second.get(name) != value:
+            return f"{_DESCRIPTIONS.get(name, name)}: {value} and {second.get(name)}"
+    return None
+
+
 def check_state_header(now: State, then: State, new_phase: bool) -> None:
-    """Raise InputError that names the first value that differs between a state's header and the present one."""
+    """Raise InputError that names the first value that differs between a state's header and the present one.
+
+    `now` is the header in the version of `then`.
+    """
     for name, value in now.items():
         old = then.get(name)
+        if name == "files":  # part of the manifest
+            continue
+        if name == "manifest" and old != value:
+            _refuse_other_text(now, then)
         same = (old or {}).items() <= value.items() if name == "bad_input" else old == value
         if not same and not (new_phase and name in ("sequence_length", "weights")):
             what = _DESCRIPTIONS.get(name, f"'data.{name}'")
@@ -78,6 +124,18 @@ def check_state_header(now: State, then: State, new_phase: bool) -> None:
                 f"cannot resume the data: {what} changed, {name} was {old} and is {value}; "
                 f"the only keys of 'data' that may change here: {allowed}"
             )
+
+
+def _refuse_other_text(now: State, then: State) -> None:
+    """InputError that names the first file that differs, where the header lists the files."""
+    change = "its files' paths, sizes or times" if "files" not in then else None
+    for number, (old, new) in enumerate(zip(then.get("files", ()), now.get("files", ()), strict=False)):
+        changed = first_change(old, new)
+        change = change or (f"source {number}: {changed}" if changed else None)
+    raise InputError(
+        f"cannot resume the data: the sources' text is not that of the run ({change or 'other files or another column'}"
+        "); give back what was there, or begin another run. Sources may be moved or copied, but not changed"
+    )
 
 
 def pinned(sources: list[SourceConfig], state: State | None) -> list[SourceConfig]:

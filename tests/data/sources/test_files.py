@@ -7,9 +7,7 @@ import pytest
 import zstandard
 
 from configs import InputError
-from data import SourceConfig
 from data.sources.files import BrokenFileError, open_file
-from data.sources.unit import File, Plan
 
 
 def test_several_frames_and_padding_of_compressed_files(tmp_path: Path) -> None:
@@ -18,12 +16,6 @@ def test_several_frames_and_padding_of_compressed_files(tmp_path: Path) -> None:
     for name in ("a.gz", "b.zst"):
         with open_file(str(tmp_path / name)) as stream:
             assert stream.read() == b"one\ntwo\n"
-
-
-def test_the_manifest_changes_with_the_files() -> None:
-    source = SourceConfig(path="x")
-    manifests = {Plan(source, [File("a", size, time)], []).manifest for size in (1, 2) for time in (1, 2)}
-    assert len(manifests) == 4
 
 
 def test_what_cannot_be_read_to_its_end_is_told(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_a_state_of_other_files_or_another_tokenizer_is_refused(
         BatchLoader(own, tokenizer, 0, state=state)
     state = run_steps(own, tokenizer, 1)[-1][0].state
     (tmp_path / "b.txt").write_text("three\n")
-    with pytest.raises(ValueError, match="the sources' files"):
+    with pytest.raises(ValueError, match=r"the file 'b.txt' is new"):
         BatchLoader(own, tokenizer, 0, state=state)
 
 
