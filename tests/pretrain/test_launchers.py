@@ -142,6 +142,25 @@ def test_ranks_with_different_configurations_are_refused(write_config: Write, tm
     assert status(tmp_path / "run")["state"] == "bad_input"
 
 
+def test_ranks_whose_local_copies_of_the_text_differ_are_refused(write_config: Write, tmp_path: Path) -> None:
+    """As when each node has its own copy of the corpus: a relative path, and each rank in a folder of its own."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    config, ranks = str(write_config(data__sources=[{"path": "text.txt"}])), []
+    for rank in range(2):
+        node = tmp_path / f"node{rank}"
+        node.mkdir()
+        (node / "text.txt").write_text(f"bal bel bil bol {'bul' if rank else 'dal'}\n" * 200)
+        place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        environment = {**ENVIRONMENT, **place, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-m", "pretrain", config]
+        ranks.append(subprocess.Popen(command, cwd=node, env=environment, stderr=subprocess.PIPE, text=True))
+    errors = [process.communicate(timeout=100)[1] for process in ranks]
+    assert [process.returncode for process in ranks] == [2, 2], errors
+    assert all("has other data than rank" in error and "'text.txt' changed" in error for error in errors), errors
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_saves_and_asks_to_be_requeued(write_config: Write, tmp_path: Path, number: signal.Signals) -> None:
     folder = tmp_path / "run"
