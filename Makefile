@@ -12,7 +12,7 @@ install: .venv/.installed
 	touch $@
 
 quickstart: install
-	$(BIN)/python -m examples.quickstart
+	examples/quickstart.sh
 
 test: install
 	$(BIN)/python -m pytest

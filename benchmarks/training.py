@@ -20,7 +20,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-TEXT = Path("../shared/data/pretrain/en_news_wiki_web.jsonl.gz")
+from benchmarks.inputs import DATA
+
+TEXT = DATA / "pretrain" / "en_news_wiki_web.jsonl.gz"
 ENGINES = {
     "ddp": ["engine.name=ddp"],
     "ZeRO-1": ["engine.name=deepspeed", "engine.zero_stage=1"],

@@ -1,20 +1,37 @@
 """Streamed, packed, masked batches: order and masks are pure functions of the seed and the position."""
 
-from data.config import BadInputConfig, DataConfig, DataRun, MaskConfig, SourceConfig
+from data.config import DataConfig, DataRun, MaskConfig, SourceConfig, allowed_process_counts, check_process_count
 from data.hashing import format_hash
-from data.stream.loader import Batch, BatchLoader, check_world_size
-from data.stream.state import counts_of, merge_states
+from data.sources.unit import Plan
+from data.stream.loader import Batch, BatchLoader
+from data.stream.state import (
+    EXECUTION_KEYS,
+    PHASE_KEYS,
+    RESUME_KEYS,
+    counts_of,
+    first_header_difference,
+    merge_states,
+    pinned,
+    plan_source,
+)
 
 __all__ = [
-    "BadInputConfig",
+    "EXECUTION_KEYS",
+    "PHASE_KEYS",
+    "RESUME_KEYS",
     "Batch",
     "BatchLoader",
     "DataConfig",
     "DataRun",
     "MaskConfig",
+    "Plan",
     "SourceConfig",
-    "check_world_size",
+    "allowed_process_counts",
+    "check_process_count",
     "counts_of",
+    "first_header_difference",
     "format_hash",
     "merge_states",
+    "pinned",
+    "plan_source",
 ]

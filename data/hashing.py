@@ -1,7 +1,6 @@
-"""Counter hashes: the whole randomness of the data pipeline, as pure functions of integers.
+"""All randomness of the data pipeline: a counter-based generator, whose numbers are pure functions of (key, position).
 
-splitmix64's finaliser over numpy arrays, about 8 ns an element. Nothing here keeps a state, so nothing needs saving,
-and the numbers do not depend on the version of a random generator.
+It is splitmix64 over numpy arrays, about 8 ns a number. There is no state to save, and no library's version matters.
 """
 
 import hashlib
@@ -12,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 U64 = NDArray[np.uint64]
-_GOLDEN = 0x9E3779B97F4A7C15
-_ALL = (1 << 64) - 1
+_GOLDEN_RATIO = 0x9E3779B97F4A7C15  # splitmix64's step from one position to the next
+_LARGEST = (1 << 64) - 1
 
 
 def mix(values: U64) -> U64:
-    """splitmix64's finaliser of each value: a bijection of 64-bit integers that looks random."""
+    """splitmix64's finaliser of each value: a bijection of 64-bit integers whose results look random."""
     values = values ^ (values >> np.uint64(30))
     values *= np.uint64(0xBF58476D1CE4E5B9)
     values ^= values >> np.uint64(27)
@@ -27,37 +26,37 @@ def mix(values: U64) -> U64:
 
 
 def key(*parts: int | str) -> int:
-    """A 64-bit key of integers and words, for instance (seed, "units", source, epoch)."""
+    """The 64-bit key of a sequence of random numbers, from its names: for instance (seed, "units", source, epoch)."""
     text = "\x1f".join(f"{type(part).__name__[0]}{part}" for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def stream(start: int, counters: U64) -> U64:
-    """The random 64-bit numbers at positions `counters` of the stream `start`."""
-    return mix(counters * np.uint64(_GOLDEN) + np.uint64(start))
+def random_numbers(key: int, positions: U64) -> U64:
+    """The 64-bit random numbers at `positions` of the sequence that `key` names."""
+    return mix(positions * np.uint64(_GOLDEN_RATIO) + np.uint64(key))
 
 
-def permutation(start: int, size: int) -> NDArray[np.int64]:
-    """A permutation of range(size), a pure function of the key `start`."""
-    return np.argsort(stream(start, np.arange(size, dtype=np.uint64)), kind="stable")
+def permutation(key: int, size: int) -> NDArray[np.int64]:
+    """A random permutation of range(size), a pure function of `key`."""
+    return np.argsort(random_numbers(key, np.arange(size, dtype=np.uint64)), kind="stable")
 
 
 def row_hash(index: int, input_ids: NDArray[np.int32], labels: NDArray[np.int32], lengths: Sequence[int]) -> int:
     """64-bit hash of one row: its index in the step, what the model sees, its labels, and where its pieces end."""
-    digest = hashlib.blake2b(array("i", (index, len(lengths), *lengths)), digest_size=8)
-    digest.update(input_ids.data)
-    digest.update(labels.data)
-    return int.from_bytes(digest.digest(), "little")
+    whole = hashlib.blake2b(array("i", (index, len(lengths), *lengths)), digest_size=8)
+    whole.update(input_ids.data)
+    whole.update(labels.data)
+    return int.from_bytes(whole.digest(), "little")
 
 
 def add_hashes(*hashes: int) -> int:
     """Sum mod 2**64: the hash of a step from those of its rows, in any grouping."""
-    return sum(hashes) & _ALL
+    return sum(hashes) & _LARGEST
 
 
 def format_hash(value: int) -> str:
     """16 hex digits of a (sum of) row hash(es), taken mod 2**64."""
-    return f"{value & _ALL:016x}"
+    return f"{value & _LARGEST:016x}"
 
 
 def digest(*parts: bytes | str) -> str:

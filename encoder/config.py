@@ -1,12 +1,12 @@
-"""The shape of an encoder: one frozen configuration, whose values are the variants.
+"""The shape of an encoder: one frozen configuration. Variants of the architecture are values of it, not classes.
 
-Cost: none at run time. Combinations that no architecture of transformers has are refused here, at start, and not
-when the trained weights are exported, unless `exportable: false` says that the run is research.
+A shape that no architecture of transformers computes is refused here, before a run starts, and not when its trained
+weights are exported, unless `exportable: false` says that the run is research. Cost: none at run time.
 """
 
 import math
 import warnings
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -16,10 +16,9 @@ Norm = Literal["pre", "post"]
 Position = Literal["learned", "sinusoidal", "rope", "none"]
 Activation = Literal["gelu", "relu", "geglu", "swiglu"]
 Initialisation = Literal["truncated_normal", "xavier", "normal", "small_output"]
-Home = Literal["RobertaPreLayerNorm", "Bert", "ModernBert"]
+Architecture = Literal["RobertaPreLayerNorm", "Bert", "ModernBert"]
 
-GATED = ("geglu", "swiglu")
-NARROW_HEAD = 32
+NARROW_HEAD = 32  # width below which an attention head is warned of
 
 
 class EncoderConfig(Config):
@@ -32,11 +31,12 @@ class EncoderConfig(Config):
         None, ge=1, description="inner width of the feed-forward layer; none: 4 x hidden_size, or 8/3 of it when gated"
     )
     norm: Norm = Field("pre", description="LayerNorm before each sub-layer or after its residual: pre | post")
-    position: Position = Field(
-        "rope", description="learned | sinusoidal | rope | none; by default what the norm and activation go with"
+    position: Position | None = Field(
+        None,
+        description="learned | sinusoidal | rope | none; left out: rope, or learned with norm: post or gelu | relu",
     )
-    activation: Activation = Field(
-        "geglu", description="gelu | relu | geglu | swiglu; by default what the norm and position go with"
+    activation: Activation | None = Field(
+        None, description="gelu | relu | geglu | swiglu; left out: geglu with position: rope, else gelu"
     )
     bias: bool = Field(True, description="biases in linear layers and norms (the output over the vocabulary has one)")
     norm_eps: float = Field(1e-5, gt=0, description="epsilon of every LayerNorm")
@@ -53,7 +53,7 @@ class EncoderConfig(Config):
     initialisation: Initialisation = Field(
         "truncated_normal",
         description="truncated_normal (residual outputs scaled by 1/sqrt(2 num_layers)) | xavier | normal (embeddings "
-        "N(0, 1/hidden_size)) | small_output (truncated_normal with a last feed-forward layer 10 times smaller)",
+        "N(0, 1/hidden_size)) | small_output (truncated_normal with 10 times smaller outputs of feed-forward layers)",
     )
     initializer_range: float = Field(0.02, gt=0, description="standard deviation of truncated normal weights")
     gradient_checkpointing: int = Field(0, ge=0, description="0: off; k: recompute every k-th layer in the backward")
@@ -69,16 +69,15 @@ class EncoderConfig(Config):
     mask_id: int | None = Field(None, ge=0, description="token id of MASK; none: the tokenizer's")
     unk_id: int | None = Field(None, ge=0, description="token id of UNK; none: the tokenizer's")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _matching_defaults(cls, values: Any) -> Any:
-        """Position and activation left out follow what is given, so that a default never makes a homeless shape."""
-        if not isinstance(values, dict):
-            return values
-        plain = values.get("norm") == "post" or values.get("activation") in ("gelu", "relu")
-        position = values.get("position") or ("learned" if plain else "rope")
-        activation = values.get("activation") or ("geglu" if position == "rope" else "gelu")
-        return values | {"position": position, "activation": activation}
+    @model_validator(mode="after")
+    def _fill_in_position_and_activation(self) -> "EncoderConfig":
+        """Replace None by what the fields' descriptions say; `model_fields_set` goes on naming what was given."""
+        is_classic = self.norm == "post" or self.activation in ("gelu", "relu")
+        position = self.position or ("learned" if is_classic else "rope")
+        activation = self.activation or ("geglu" if position == "rope" else "gelu")
+        object.__setattr__(self, "position", position)  # the configuration is frozen for everybody else
+        object.__setattr__(self, "activation", activation)
+        return self
 
     @model_validator(mode="after")
     def _check(self) -> "EncoderConfig":
@@ -88,30 +87,29 @@ class EncoderConfig(Config):
                 f"allowed here: {', '.join(str(n) for n in range(1, 65) if self.hidden_size % n == 0)}"
             )
         if self.position == "rope" and self.head_size % 2:
-            raise InputError(f"position: rope turns pairs, so hidden_size / num_heads ({self.head_size}) must be even")
+            raise InputError(f"position: rope rotates pairs: hidden_size / num_heads ({self.head_size}) must be even")
         if self.local_window and self.local_window % 2:
             raise InputError(f"local_window ({self.local_window}) must be even: half of it lies on each side")
-        if self.exportable and self.home is None:
-            extras = [key for key in ("local_window", "embedding_scale") if getattr(self, key)]
+        if self.exportable and self.huggingface_architecture is None:
+            extras = [key for key in ("local_window", "embedding_scale", "num_segments") if getattr(self, key)]
             raise InputError(
-                f"norm: {self.norm}, position: {self.position}, activation: {self.activation}"
-                f"{''.join(', ' + key for key in extras)} have no architecture in transformers to be exported to. "
-                "Allowed: learned | sinusoidal positions with gelu | relu (no local_window), or norm: pre, rope and "
-                "geglu | swiglu, both without embedding_scale; exportable: false trains it all the same"
+                f"no architecture in transformers computes norm: {self.norm}, position: {self.position}, activation: "
+                f"{self.activation}{''.join(', ' + key for key in extras)}. Allowed: learned | sinusoidal positions "
+                "with gelu | relu, without local_window; or norm: pre, rope and geglu | swiglu, without num_segments; "
+                "both without embedding_scale. exportable: false trains it all the same"
             )
         if self.head_size < NARROW_HEAD:
-            warnings.warn(f"heads of width {self.head_size} (below {NARROW_HEAD}) learn little", stacklevel=2)
+            warnings.warn(f"attention heads of width {self.head_size} (below {NARROW_HEAD}) learn little", stacklevel=2)
         return self
 
     @property
-    def home(self) -> Home | None:
+    def huggingface_architecture(self) -> Architecture | None:
         """The architecture of transformers that computes exactly this shape; None where there is none."""
         if self.embedding_scale:
             return None
         if self.position == "rope" and self.norm == "pre" and self.gated and not self.num_segments:
             return "ModernBert"
-        plain = self.position in ("learned", "sinusoidal") and not self.gated
-        if not plain or self.local_window:
+        if self.position not in ("learned", "sinusoidal") or self.gated or self.local_window:
             return None
         return "RobertaPreLayerNorm" if self.norm == "pre" else "Bert"
 
@@ -123,17 +121,17 @@ class EncoderConfig(Config):
     @property
     def gated(self) -> bool:
         """True for GeGLU and SwiGLU."""
-        return self.activation in GATED
+        return self.activation in ("geglu", "swiglu")
 
     @property
     def feed_forward_size(self) -> int:
-        """Inner width of the feed-forward layer, the default filled in (gated: to a multiple of 64)."""
+        """Inner width of the feed-forward layer: ffn_size or its default (for gated ones rounded up to 64)."""
         default = math.ceil(self.hidden_size * 8 / 3 / 64) * 64 if self.gated else 4 * self.hidden_size
         return self.ffn_size or default
 
     @property
     def first_attention_norm(self) -> bool:
-        """False where the norm of the embeddings serves the first layer too, as ModernBert has it."""
+        """Whether the first layer has an attention norm; in ModernBert the embeddings' norm takes its place."""
         return self.norm == "post" or self.position != "rope"
 
     def is_local(self, layer: int) -> bool:
@@ -156,12 +154,12 @@ class EncoderConfig(Config):
         return embeddings + self.num_layers * layer - missing + final_norm + head
 
     def flops_per_token(self, document_length: float, masked_fraction: float = 0.15) -> float:
-        """Floating point operations of one forward pass a token; training takes three times as many.
+        """Floating point operations of one forward pass per token; training takes three times as many.
 
-        `document_length` is the mean length that a token's attention sees (sum of squares over sum of lengths),
-        `masked_fraction` the share of tokens that the head, and the last layer past its attention, run on.
-        Multiply-adds count two; embeddings, norms, softmax and dropout are left out, as is the recomputation of
-        gradient checkpointing (the MFU convention).
+        `document_length`: tokens that a token attends to, on average (sum of squared document lengths over their sum).
+        `masked_fraction`: share of tokens on which the head, and the last layer after its attention, are computed.
+        As for model FLOPs utilisation (Chowdhery et al. 2022, PaLM, appendix B), a multiply-add counts two, and
+        embeddings, norms, softmax, dropout and the recomputation of gradient checkpointing are left out.
         """
         hidden, inner = self.hidden_size, self.feed_forward_size
         outputs = hidden * hidden + (3 if self.gated else 2) * hidden * inner

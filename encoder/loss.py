@@ -21,7 +21,7 @@ class MaskedLoss(NamedTuple):
     """Sums over the masked tokens of a batch; the step divides by the count of all ranks and micro-batches."""
 
     loss_sum: Tensor  # () float32
-    num_correct: Tensor  # () int64: targets that are the most probable token
+    num_correct: Tensor  # () int64: targets that are more probable than every other token
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -32,20 +32,28 @@ def chunked_cross_entropy(
 
     hidden (M, H), weight (V, H), bias (V,), targets (M,) int64. With M = 0 the loss is 0 and every gradient zero.
     """
-    loss_sum, num_correct = _ChunkedCrossEntropy.apply(hidden, weight, bias, targets, label_smoothing)
+    # inside a Function the gradient mode is off, so the caller's is passed in: without it no gradient is computed
+    needs_gradients = torch.is_grad_enabled()
+    loss_sum, num_correct = _ChunkedCrossEntropy.apply(hidden, weight, bias, targets, label_smoothing, needs_gradients)
     return MaskedLoss(loss_sum, num_correct)
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, label_smoothing: float
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        targets: Tensor,
+        label_smoothing: float,
+        needs_gradients: bool,
     ) -> tuple[Tensor, Tensor]:
         device = hidden.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
         x, matrix, offset = hidden.to(dtype), weight.to(dtype), bias.to(dtype)
         gradients = None
-        if any(ctx.needs_input_grad):
+        if needs_gradients and any(ctx.needs_input_grad):
             gradients = torch.empty_like(x), torch.zeros_like(weight), torch.zeros_like(bias)
         loss_sum = torch.zeros((), dtype=torch.float32, device=hidden.device)
         num_correct = torch.zeros((), dtype=torch.int64, device=hidden.device)
@@ -69,22 +77,24 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        assert ctx.gradients is not None, "the gradients of this loss are scaled in place: one backward a forward"
+        assert ctx.gradients is not None, "backward runs once for each forward: the gradients are scaled in place"
         hidden, weight, bias = (gradient.mul_(upstream[0]) for gradient in ctx.gradients)
         ctx.gradients = None
-        return hidden.to(ctx.hidden_dtype), weight, bias, None, None
+        return hidden.to(ctx.hidden_dtype), weight, bias, None, None, None
 
 
 def _replace_by_gradient(logits: Tensor, target: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
-    """The chunk's summed loss and right predictions; `logits` (m, V) becomes its gradient in place.
+    """Summed loss and number of right predictions of a chunk; its `logits` (m, V) become their gradient, in place.
 
-    One maximum serves the count and the softmax, and one exponential the loss and the gradient: the passes over the
-    logits cost nearly as much as the products.
+    The maximum serves the count and the softmax, the exponentials serve the loss and the gradient: passes over the
+    logits cost nearly as much as the matrix products.
     """
     index = target[:, None]
     right = logits.gather(1, index)
-    largest = logits.amax(-1, keepdim=True)
-    num_correct = (right == largest).sum()
+    largest_other = logits.scatter_(1, index, -torch.inf).amax(-1, keepdim=True)
+    logits.scatter_(1, index, right)
+    num_correct = (right > largest_other).sum()  # a tie is no right prediction: equal logits know nothing
+    largest = torch.maximum(right, largest_other)
     loss = -(1 - label_smoothing) * right.sum()
     if label_smoothing:
         loss -= label_smoothing * logits.mean(-1).sum()
@@ -98,7 +108,7 @@ def _replace_by_gradient(logits: Tensor, target: Tensor, label_smoothing: float)
 
 
 def _add_product(total: Tensor, gradient: Tensor, rows: Tensor) -> None:
-    """total (V, H) += gradient.T @ rows, without a copy where the types agree."""
+    """total (V, H) += gradient.T @ rows, without a temporary product where the types are the same."""
     if total.dtype == rows.dtype:
         total.addmm_(gradient.T, rows)
     else:

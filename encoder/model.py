@@ -1,10 +1,10 @@
 """The encoder and its masked-language-model head: one implementation of every shape.
 
-Training computes packed documents (no padding, no mask), and on masked tokens only what nothing else depends on: the
-last layer from its attention on, and the head. Inference takes padded batches. Memory beside the activations: one chunk
-of logits (`encoder.loss`).
+Training takes packed documents, without padding or mask. The head, and what follows the attention in the last layer,
+are computed for masked tokens only, as the loss depends on no other there. Inference takes padded batches. Memory
+besides the activations: one chunk of logits (`encoder.loss`).
 
-Shapes: S packed tokens, B rows of T tokens, M masked tokens, H hidden width, V vocabulary.
+Shapes: S packed tokens, B rows of T tokens, M masked tokens, H hidden width, V vocabulary; `…` is S or B, T.
 """
 
 import math
@@ -15,31 +15,27 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from configs import InputError
-from encoder.attention import Padding, Rotation
+from encoder.attention import Sequences
 from encoder.config import EncoderConfig
 from encoder.documents import Documents
-from encoder.initialise import initialise
-from encoder.layers import Layer, layer_norm
+from encoder.layers import Layer, initialise, layer_norm
 from encoder.loss import MaskedLoss, chunked_cross_entropy
 from encoder.positions import rotary_angles, sinusoidal_table
 
 
 class Embeddings(nn.Module):
-    """Word, position and segment embeddings, summed, normed and dropped out."""
+    """The sum of word, position and segment embeddings, then a norm and dropout."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.word = nn.Embedding(config.known_vocab_size, config.hidden_size)
-        self.segment = nn.Embedding(config.num_segments, config.hidden_size) if config.num_segments else None
-        self.position = (
-            nn.Embedding(config.known_max_length, config.hidden_size) if config.position == "learned" else None
-        )
-        table = (
-            sinusoidal_table(config.known_max_length, config.hidden_size) if config.position == "sinusoidal" else None
-        )
+        hidden = config.hidden_size
+        self.word = nn.Embedding(config.known_vocab_size, hidden)
+        self.segment = nn.Embedding(config.num_segments, hidden) if config.num_segments else None
+        self.position = nn.Embedding(config.known_max_length, hidden) if config.position == "learned" else None
+        table = sinusoidal_table(config.known_max_length, hidden) if config.position == "sinusoidal" else None
         self.sinusoids: Tensor | None
         self.register_buffer("sinusoids", table, persistent=False)
-        self.scale = math.sqrt(config.hidden_size) if config.embedding_scale else 1.0
+        self.scale = math.sqrt(hidden) if config.embedding_scale else 1.0
         self.norm = layer_norm(config)
         self.dropout = nn.Dropout(config.embedding_dropout)
 
@@ -65,72 +61,75 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(Layer(config, layer) for layer in range(config.num_layers))
         self.final_norm = layer_norm(config) if config.norm == "pre" else nn.Identity()
 
-    def forward(self, input_ids: Tensor, documents: Documents, selected: Tensor | None = None) -> Tensor:
-        """Hidden states of packed documents: input_ids (S,) to (S, H), or (M, H) of the tokens `selected` (M,).
+    def forward(self, input_ids: Tensor, documents: Documents, output_index: Tensor | None = None) -> Tensor:
+        """Hidden states of packed documents: input_ids (S,) to (S, H), or to (M, H) of the tokens `output_index` (M,).
 
-        InputError when a document is longer than the model's positions, or, for ids on the CPU, when one is past the
-        word embedding.
+        InputError when a document is longer than the model's max_length and, for ids on the CPU, when a token id is
+        outside the word embedding.
         """
         check_bounds(self.config, input_ids, documents.max_length)
-        places = documents.inverse if selected is None else documents.inverse[selected]
-        return self._run(input_ids[documents.order], documents.positions, documents, places=places)
+        index = documents.inverse_order if output_index is None else documents.inverse_order[output_index]
+        return self._run(input_ids[documents.order], documents.positions, documents, output_index=index)
 
     def hidden(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, segment_ids: Tensor | None = None
     ) -> Tensor:
-        """Hidden states of a padded batch: input_ids (B, T), attention_mask (B, T) True or 1 = keep, to (B, T, H).
+        """Hidden states of a padded batch: input_ids (B, T), attention_mask (B, T) True or 1 = real, to (B, T, H).
 
-        Padded tokens come out as zeros. InputError as in `forward`.
+        Those of padding are zeros. InputError as in `forward`.
         """
         check_bounds(self.config, input_ids, input_ids.shape[1])
         keep = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)
-        hidden = self._run(input_ids, positions, Padding(keep), segment_ids=segment_ids)
+        hidden = self._run(input_ids, positions, keep, segment_ids=segment_ids)
         return hidden.masked_fill(~keep[..., None], 0.0)
+
+    def set_rope_bases(self, config: EncoderConfig) -> None:
+        """Rotate queries and keys by `rope_base` and `local_rope_base` of `config` from now on; nothing else changes.
+
+        For a phase of training that extends the context. A compiled model is compiled anew at its next call.
+        """
+        bases = {"rope_base": config.rope_base, "local_rope_base": config.local_rope_base}
+        self.config = self.config.model_copy(update=bases)
 
     def _run(
         self,
         input_ids: Tensor,
         positions: Tensor,
-        layout: Documents | Padding,
+        sequences: Sequences,
         *,
         segment_ids: Tensor | None = None,
-        places: Tensor | None = None,
+        output_index: Tensor | None = None,
     ) -> Tensor:
-        """Hidden states (…, H), or (M, H) of the packed tokens at `places` (M,)."""
-        every = self.config.gradient_checkpointing
-        rotations = self._rotations(positions)
+        """Hidden states (…, H), or (M, H) of the packed tokens `output_index` (M,) in computed order."""
+        config = self.config
+        global_rotation = local_rotation = None
+        if config.position == "rope":
+            global_rotation = rotary_angles(positions, config.rope_base, config.head_size)
+            if config.local_window:
+                local_rotation = rotary_angles(positions, config.local_rope_base, config.head_size)
+        every = config.gradient_checkpointing if self.training and torch.is_grad_enabled() else 0
         x = self.embeddings(input_ids, positions, segment_ids)
         for number, layer in enumerate(self.layers):
+            rotation = local_rotation if config.is_local(number) else global_rotation
             is_last = number == len(self.layers) - 1
-            inputs = x, layout, rotations[self.config.is_local(number)], places if is_last else None
-            if every and number % every == 0 and self.training and torch.is_grad_enabled():
-                x = checkpoint(layer, *inputs, use_reentrant=False)
-            else:
-                x = layer(*inputs)
+            inputs = x, sequences, rotation, output_index if is_last else None
+            is_recomputed = every and number % every == 0
+            x = checkpoint(layer, *inputs, use_reentrant=False) if is_recomputed else layer(*inputs)
         return self.final_norm(x)
-
-    def _rotations(self, positions: Tensor) -> tuple[Rotation | None, Rotation | None]:
-        """The rotary angles of global and of local layers."""
-        if self.config.position != "rope":
-            return None, None
-        size = self.config.head_size
-        everywhere = Rotation(*rotary_angles(positions, self.config.rope_base, size))
-        if self.config.local_window is None:
-            return everywhere, None
-        return everywhere, Rotation(*rotary_angles(positions, self.config.local_rope_base, size))
 
 
 class Head(nn.Module):
-    """Hidden states to the vocabulary; its output matrix is the word embedding, the same parameter.
+    """Hidden states to the vocabulary. Its output matrix is the word embedding: the same parameter, tied.
 
-    The parameter is registered here too, so that engines which shard parameters gather it for this module as well.
+    The parameter is registered here too, so that ZeRO-3, which gathers the weights of each module before it runs, does
+    so for this one.
     """
 
     def __init__(self, config: EncoderConfig, word_embedding: Tensor) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=config.bias)
-        # transformers' Bert takes its feed-forward activation here too; the other two have GELU
+        # transformers' Bert takes the feed-forward activation here too; its other two architectures always have GELU
         self.activation = F.relu if config.norm == "post" and config.activation == "relu" else F.gelu
         self.norm = layer_norm(config)
         assert isinstance(word_embedding, nn.Parameter)
@@ -142,7 +141,7 @@ class Head(nn.Module):
         return chunked_cross_entropy(self.transform(hidden), self.weight, self.bias, targets, label_smoothing)
 
     def transform(self, hidden: Tensor) -> Tensor:
-        """The head's inner layer: (…, H) to (…, H)."""
+        """The dense layer before the output matrix: (…, H) to (…, H)."""
         return self.norm(self.activation(self.dense(hidden)))
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -151,38 +150,44 @@ class Head(nn.Module):
 
 
 class MaskedLanguageModel(nn.Module):
-    """An encoder with its masked-language-model head; `forward` is the training step's loss."""
+    """An encoder with its masked-language-model head; `forward` is the loss of a training step."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.config = config
         self.encoder = Encoder(config)
         self.head = Head(config, self.encoder.embeddings.word.weight)
         initialise(self, config)
+
+    @property
+    def config(self) -> EncoderConfig:
+        """The shape, with the rotary bases that the encoder uses now."""
+        return self.encoder.config
 
     def forward(
         self,
         input_ids: Tensor,
         documents: Documents,
-        masked_positions: Tensor,
+        masked_index: Tensor,
         targets: Tensor,
         label_smoothing: float = 0.0,
     ) -> MaskedLoss:
-        """Summed loss over masked tokens: input_ids (S,), masked_positions (M,) into S, targets (M,), all int64.
+        """Summed loss over masked tokens: input_ids (S,), masked_index (M,) into them, targets (M,), all int64.
 
         With M = 0 the loss is 0 and every parameter's gradient is zero, not None.
         """
         if not len(targets):
-            return self._nothing_masked(input_ids, documents)
-        hidden = self.encoder(input_ids, documents, masked_positions)
+            return self._loss_of_no_token(input_ids, documents)
+        hidden = self.encoder(input_ids, documents, masked_index)
         loss: MaskedLoss = self.head(hidden, targets, label_smoothing)
         return loss
 
-    def _nothing_masked(self, input_ids: Tensor, documents: Documents) -> MaskedLoss:
-        """Loss 0 by way of one token that counts nothing.
+    def _loss_of_no_token(self, input_ids: Tensor, documents: Documents) -> MaskedLoss:
+        """The loss 0 of a batch without masked tokens, computed as the loss of its first token times 0.
 
-        torch treats tensors without rows apart, and a ZeRO-3 rank that has them waits for the others for ever (seen
-        with dropout in a recomputed last layer).
+        A constant 0 would do for one process. But under ZeRO-3 each layer gathers its weights from all ranks when it
+        runs, forward and backward, so a rank that leaves a layer out lets the other ranks wait for ever. Running the
+        layers on 0 tokens is no way out: torch treats empty tensors apart, and a rank that had them was seen to hang
+        (with dropout in a recomputed last layer).
         """
         first = input_ids.new_zeros(1)
         loss = self.head(self.encoder(input_ids, documents, first), first)
@@ -191,14 +196,14 @@ class MaskedLanguageModel(nn.Module):
     def logits(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, segment_ids: Tensor | None = None
     ) -> Tensor:
-        """Logits of a padded batch: input_ids (B, T), attention_mask (B, T) True = keep, to (B, T, V)."""
+        """Logits of a padded batch: input_ids (B, T), attention_mask (B, T) True or 1 = real, to (B, T, V)."""
         return self.head.logits(self.encoder.hidden(input_ids, attention_mask, segment_ids))
 
 
 def check_bounds(config: EncoderConfig, input_ids: Tensor, length: int) -> None:
-    """InputError when `length` tokens are too many, or, for ids on the CPU, when one is past the word embedding.
+    """InputError when a document of `length` tokens is too long or, for ids on the CPU, an id is too large.
 
-    Ids on a device are not read, which would wait for it: call this before moving them.
+    Ids on another device are not read, since the host would have to wait for it: check them before they are moved.
     """
     if config.max_length is not None and length > config.max_length:
         raise InputError(f"a document of {length} tokens is longer than the model's max_length of {config.max_length}")

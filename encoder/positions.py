@@ -1,10 +1,19 @@
-"""Positions that are computed and not learned: the sinusoidal table and the rotary angles.
+"""Position encodings that are computed and not learned: the sinusoidal table and rotary embeddings (RoPE).
 
-Shapes: S or T tokens, H hidden width, D width of a head.
+Shapes: S packed tokens, T tokens of a row, H hidden width, D width of an attention head.
 """
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+
+class Rotation(NamedTuple):
+    """The rotary angles of each position: cosine and sine, (S or T, D/2) float32 each."""
+
+    cosine: Tensor
+    sine: Tensor
 
 
 def sinusoidal_table(num_positions: int, hidden_size: int) -> Tensor:
@@ -16,21 +25,21 @@ def sinusoidal_table(num_positions: int, hidden_size: int) -> Tensor:
     return table
 
 
-def rotary_angles(positions: Tensor, base: float, head_size: int) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of each position's angles, (…, D/2) float32, from positions (…) int64."""
+def rotary_angles(positions: Tensor, base: float, head_size: int) -> Rotation:
+    """The angles position · base^(-2i/D) of positions (S or T,) int64 (Su et al. 2021, RoFormer)."""
     angles = _angles(positions, base, head_size)
-    return angles.cos(), angles.sin()
+    return Rotation(angles.cos(), angles.sin())
 
 
-def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Turn x (…, T, heads, D) by angles (T, D/2): the halves of a head are the two coordinates (half-split RoPE).
+def rotate(x: Tensor, rotation: Rotation) -> Tensor:
+    """Rotate queries or keys x (…, T, heads, D); a pair of dimensions is one of each half of D, as in ModernBERT.
 
-    Computed in float32 and returned in x's type: bfloat16 angles would blur positions.
+    Computed in float32 and returned in the type of x: angles in bfloat16 would make nearby positions equal.
     """
     first, second = x.float().chunk(2, dim=-1)
-    cosine, sine = cosine.unsqueeze(-2), sine.unsqueeze(-2)
-    turned = torch.addcmul(first * cosine, second, sine, value=-1), torch.addcmul(second * cosine, first, sine)
-    return torch.cat(turned, dim=-1).to(x.dtype)
+    cosine, sine = rotation.cosine.unsqueeze(-2), rotation.sine.unsqueeze(-2)
+    rotated = torch.addcmul(first * cosine, second, sine, value=-1), torch.addcmul(second * cosine, first, sine)
+    return torch.cat(rotated, dim=-1).to(x.dtype)
 
 
 def _angles(positions: Tensor, base: float, size: int) -> Tensor:

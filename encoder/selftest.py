@@ -1,7 +1,7 @@
-"""`python -m pretrain.check CONFIG [key=value …]`: does an encoder of this configuration work?
+"""Does an encoder of a configuration work? The command `python -m pretrain.check CONFIG [key=value …]`.
 
 For people who change the encoder. The initial loss and the gradients are those of the full size; everything else runs
-on the same shape made small (2 layers, width of two heads), so that a check takes less than two minutes on a CPU.
+on the same shape made small (2 layers, 2 heads), so that the whole takes less than two minutes on a CPU.
 """
 
 import math
@@ -14,54 +14,56 @@ import torch
 from torch import Tensor
 
 from configs import Config, InputError, load_config
-from encoder import Documents, EncoderConfig, MaskedLanguageModel
+from encoder.config import EncoderConfig
+from encoder.documents import Documents
+from encoder.model import MaskedLanguageModel
 
-VOCAB_SIZE, LENGTH = 503, 32  # of the small model; the first is prime, so that no size fits by chance
-TOLERANCE = 1e-5
+VOCAB_SIZE, LENGTH = 503, 32  # of the small model; 503 is prime, so that no other size equals it by chance
+TOLERANCE = 1e-5  # largest difference of hidden states and gradients that counts as equal, in float32
 OVERFIT_STEPS = 200
 
 
 class CheckConfig(Config):
-    """The section of a run's configuration that is checked."""
+    """The section of a run's configuration that the command reads."""
 
     encoder: EncoderConfig
 
 
 class Outcome(NamedTuple):
-    """What a check found; `passed` is None where it does not apply."""
+    """What a check found; `passed` is None where the check does not apply."""
 
     passed: bool | None
     found: str
 
 
 def check_initial_loss(config: EncoderConfig) -> Outcome:
-    """A new model knows nothing: its loss is near ln V, at full size."""
+    """A new model has no knowledge, so its loss is that of a uniform guess: near ln V, at full size."""
     loss, expected = _full_size_loss(config)[0], math.log(config.known_vocab_size)
     return Outcome(abs(loss - expected) <= 0.3, f"{loss:.2f}, ln V = {expected:.2f}, allowed ± 0.3")
 
 
 def check_gradients(config: EncoderConfig) -> Outcome:
-    """The loss reaches every parameter, at full size."""
+    """Every parameter has a finite gradient that is not zero, at full size."""
     model = _full_size_loss(config)[1]
-    unreached = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any() or not _finite(p.grad)]
-    return Outcome(not unreached, f"none, or not finite, for {', '.join(unreached[:5])}" if unreached else "all finite")
+    gradients = {name: _gradient(parameter) for name, parameter in model.named_parameters()}
+    wrong = [name for name, gradient in gradients.items() if not gradient.any() or not gradient.isfinite().all()]
+    return Outcome(not wrong, f"none, or not finite, for {', '.join(wrong[:5])}" if wrong else "all finite")
 
 
 def check_padding(config: EncoderConfig) -> Outcome:
-    """A document alone, beside padding, and beside other padding has the same hidden states."""
+    """A document has the same hidden states alone and with padding behind it, whatever ids the padding has."""
     model = _small_model(config).eval()
     document = _tokens(1, LENGTH // 2)
-    padded = torch.cat([document, _tokens(1, LENGTH // 2, seed=1)], dim=1)
-    others = torch.cat([document, _tokens(1, LENGTH // 2, seed=2)], dim=1)
+    padded = [torch.cat([document, _tokens(1, LENGTH // 2, seed)], dim=1) for seed in (1, 2)]
     keep = torch.arange(LENGTH)[None] < LENGTH // 2
     with torch.no_grad():
         alone = model.encoder.hidden(document)
-        beside = [model.encoder.hidden(ids, keep)[:, : LENGTH // 2] for ids in (padded, others)]
+        beside = [model.encoder.hidden(ids, keep)[:, : LENGTH // 2] for ids in padded]
     return _equal("largest difference", max(_distance(alone, hidden) for hidden in beside))
 
 
 def check_packing(config: EncoderConfig) -> Outcome:
-    """A document packed behind others has the hidden states it has alone."""
+    """A document has the same hidden states alone and packed beside others."""
     model = _small_model(config).eval()
     ids, lengths = _tokens(1, 2 * LENGTH)[0], [[5, LENGTH - 5], [LENGTH]]
     with torch.no_grad():
@@ -72,7 +74,7 @@ def check_packing(config: EncoderConfig) -> Outcome:
 
 
 def check_order(config: EncoderConfig) -> Outcome:
-    """Reversing a document changes more than the order of its hidden states: positions are there."""
+    """Reversing a document changes more than the order of its hidden states: the encoder knows positions."""
     if config.position == "none":
         return Outcome(None, "position: none")
     model, ids = _small_model(config).eval(), _tokens(1, LENGTH)
@@ -83,7 +85,7 @@ def check_order(config: EncoderConfig) -> Outcome:
 
 
 def check_overfits(config: EncoderConfig) -> Outcome:
-    """100 rows are learned by heart."""
+    """100 rows of random tokens are learned by heart."""
     model = _small_model(config)
     ids, documents = _tokens(1, 100 * LENGTH)[0], Documents.from_piece_lengths([[LENGTH]] * 100, LENGTH)
     masked = torch.arange(3, len(ids), LENGTH // 2)
@@ -117,12 +119,9 @@ def check_checkpointing(config: EncoderConfig) -> Outcome:
 
 def check_export(config: EncoderConfig) -> Outcome:
     """Plain AutoModel classes load the exported weights and give the same logits."""
-    if config.home is None:
-        return Outcome(None, "this shape has no home in transformers (exportable: false)")
-    from encoder.huggingface.export import (  # loads transformers, which a shape without a home does not need
-        prove,
-        write_weights,
-    )
+    if config.huggingface_architecture is None:
+        return Outcome(None, "no architecture of transformers has this shape (exportable: false)")
+    from encoder.huggingface.export import prove, write_weights  # imports transformers, which takes seconds
 
     model = _small_model(config).eval()
     with tempfile.TemporaryDirectory() as folder:
@@ -131,7 +130,8 @@ def check_export(config: EncoderConfig) -> Outcome:
             report = prove(model, Path(folder))
         except RuntimeError as error:
             return Outcome(False, str(error))
-    return Outcome(True, f"{config.home}, largest difference of a logit {report['max_difference']:.1e}")
+    architecture = config.huggingface_architecture
+    return Outcome(True, f"{architecture}, largest difference of a logit {report['max_difference']:.1e}")
 
 
 CHECKS: dict[str, Callable[[EncoderConfig], Outcome]] = {
@@ -158,7 +158,7 @@ def _full_size_loss(config: EncoderConfig) -> tuple[float, MaskedLanguageModel]:
 
 
 def _small_model(config: EncoderConfig, **changes: float) -> MaskedLanguageModel:
-    """The shape of `config` with 2 layers of two heads, without dropout, with biases and norms that are not 0 and 1."""
+    """The shape of `config` with 2 layers of 2 heads, no dropout, and biases and norms that are not just 0 and 1."""
     head = min(config.head_size, 32)
     small = {
         "num_layers": 2, "hidden_size": 2 * head, "num_heads": 2, "vocab_size": VOCAB_SIZE, "max_length": LENGTH,
@@ -180,11 +180,8 @@ def _tokens(rows: int, length: int, seed: int = 0) -> Tensor:
 
 
 def _gradient(parameter: Tensor) -> Tensor:
+    """The gradient of a parameter; NaN where the loss does not reach it, so that no comparison holds."""
     return torch.full_like(parameter, math.nan) if parameter.grad is None else parameter.grad
-
-
-def _finite(tensor: Tensor) -> bool:
-    return bool(tensor.isfinite().all())
 
 
 def _distance(left: Tensor, right: Tensor) -> float:
@@ -202,16 +199,15 @@ def main(arguments: list[str]) -> int:
     """
     if not arguments:
         raise InputError("usage: python -m pretrain.check CONFIG [key=value …]")
-    config = load_config(CheckConfig, arguments[0], arguments[1:], ignore_other_sections=True).encoder
-    assumed = {"vocab_size": config.vocab_size or 32_768, "max_length": config.max_length or 512}
-    config = config.model_copy(update=assumed)
-    print(
-        f"{config.num_layers} layers of width {config.hidden_size}, {config.num_parameters():,} parameters, {assumed}"
-    )
+    shape = load_config(CheckConfig, arguments[0], arguments[1:], ignore_other_sections=True).encoder
+    assumed = {"vocab_size": shape.vocab_size or 32_768, "max_length": shape.max_length or 512}
+    shape = shape.model_copy(update=assumed)
+    print(f"{shape.num_layers} layers of width {shape.hidden_size}, {shape.num_parameters():,} parameters, {assumed}")
     failed = 0
+    words = {True: "pass", False: "FAIL", None: "skip"}
     for name, check in CHECKS.items():
-        passed, found = check(config)
+        passed, found = check(shape)
         failed += passed is False
-        print(f"{ {True: 'pass', False: 'FAIL', None: 'skip'}[passed] }  {name}: {found}", flush=True)
+        print(f"{words[passed]}  {name}: {found}", flush=True)
     print(f"{failed} of {len(CHECKS)} checks failed" if failed else "all checks passed")
     return int(failed > 0)

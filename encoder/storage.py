@@ -1,15 +1,15 @@
-"""A model on disk: `encoder.json` (the shape) and `model.safetensors` (float32 weights, the tied matrix once).
+"""Our own format of a model on disk: `encoder.json` (the shape) and `model.safetensors` (weights in float32).
 
-Loading is strict: a name too few or too many is an error that says which. Names carry no prefix of a wrapper.
+Checkpoints are folders of this format. The tied matrix is stored once. Loading is strict: a weight that is missing, too
+many, or of another shape is an error that names it.
 """
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from configs import InputError
@@ -19,77 +19,52 @@ from encoder.model import MaskedLanguageModel
 
 CONFIG_FILE = "encoder.json"
 WEIGHTS_FILE = "model.safetensors"
-TIED = "head.weight"  # the same parameter as encoder.embeddings.word.weight
-WRAPPERS = ("module.", "_orig_mod.")
+TIED_WEIGHT = "head.weight"  # the same parameter as encoder.embeddings.word.weight
 
 
-def save_model(state: Mapping[str, Tensor], config: EncoderConfig, folder: Path | str) -> None:
-    """Write `state` (a state dict, from inside wrappers or not) and `config` into `folder`, which is made if absent.
+def load_checkpoint(folder: Path) -> MaskedLanguageModel:
+    """The model in `folder`, in float32 on the CPU and in training mode.
 
-    InputError when `state` is not exactly the weights of `config`.
+    InputError that names the file and, for weights that do not fit the shape, the weights.
     """
-    weights = {plain_name(name): tensor for name, tensor in state.items()}
-    weights.pop(TIED, None)
-    check_names(weights, config, "the state to be saved")
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    contiguous = {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in weights.items()}
-    save_file(contiguous, folder / WEIGHTS_FILE, metadata={"format": "pt"})
-    (folder / CONFIG_FILE).write_text(json.dumps(config.model_dump(), indent=2) + "\n", encoding="utf-8")
-
-
-def load_model(folder: Path | str, device: torch.device | str = "cpu") -> MaskedLanguageModel:
-    """The model that `save_model` wrote, or that of a transformers folder, in float32 on `device`, in training mode.
-
-    InputError naming the file, and the names that are missing, unexpected or of another shape.
-    """
-    folder = Path(folder)
-    if (folder / "config.json").exists() and not (folder / CONFIG_FILE).exists():
-        from encoder.huggingface.export import import_folder  # loads transformers, which our own folders do not need
-
-        return import_folder(folder).to(device)
     model = MaskedLanguageModel(load_encoder_config(folder))
-    weights = read_weights(folder / WEIGHTS_FILE)
-    check_names(weights, model.config, str(folder / WEIGHTS_FILE))
-    model.load_state_dict(weights, strict=False)  # strictness is checked above, where the tied name counts once
-    return model.to(device)
+    load_weights(model, read_safetensors(folder / WEIGHTS_FILE), str(folder / WEIGHTS_FILE))
+    return model
 
 
-def load_encoder_config(folder: Path | str) -> EncoderConfig:
-    """The configuration in `folder`; InputError when it is absent or not one."""
-    path = Path(folder) / CONFIG_FILE
+def load_encoder_config(folder: Path) -> EncoderConfig:
+    """The shape in `folder`; InputError when its file is absent or not valid."""
+    path = folder / CONFIG_FILE
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
     return validate(EncoderConfig, values, str(path))
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
+def read_safetensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file; InputError when it cannot be read."""
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        raise InputError(f"cannot read {path}: {error}") from None
+        raise InputError(f"cannot read {path}: {error}") from error
 
 
-def plain_name(name: str) -> str:
-    """`name` without the prefixes that DDP, DeepSpeed and torch.compile put before or inside it."""
-    for wrapper in WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name
+def untied_state(model: MaskedLanguageModel) -> dict[str, Tensor]:
+    """The state dict of `model` with the tied matrix once: the names and shapes of its weights on disk."""
+    return {name: tensor for name, tensor in model.state_dict().items() if name != TIED_WEIGHT}
 
 
-def check_names(weights: Mapping[str, Tensor], config: EncoderConfig, place: str) -> None:
-    """InputError unless `weights` has exactly the names and shapes of `config`, the tied matrix once."""
-    with torch.device("meta"):
-        expected = MaskedLanguageModel(config).state_dict()
-    expected.pop(TIED)
-    problems = [
-        ("missing", expected.keys() - weights.keys()),
-        ("unexpected", weights.keys() - expected.keys()),
-        ("of another shape", {n for n in expected.keys() & weights.keys() if expected[n].shape != weights[n].shape}),
-    ]
-    found = [f"{len(names)} {kind}: {', '.join(sorted(names)[:5])}" for kind, names in problems if names]
+def load_weights(model: MaskedLanguageModel, weights: Mapping[str, Tensor], where: str) -> None:
+    """Copy `weights` into `model`; InputError, starting with `where`, unless they are exactly its weights."""
+    expected = untied_state(model)
+    common = expected.keys() & weights.keys()
+    problems = {
+        "missing": expected.keys() - weights.keys(),
+        "unexpected": weights.keys() - expected.keys(),
+        "of another shape": {name for name in common if expected[name].shape != weights[name].shape},
+    }
+    found = [f"{len(names)} {kind}: {', '.join(sorted(names)[:5])}" for kind, names in problems.items() if names]
     if found:
-        raise InputError(f"{place} does not fit the encoder's configuration: {'; '.join(found)}")
+        raise InputError(f"{where} does not fit the encoder's configuration: {'; '.join(found)}")
+    model.load_state_dict(weights, strict=False)  # not strict for torch, which counts the tied matrix twice

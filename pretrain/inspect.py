@@ -1,8 +1,8 @@
 """`python -m pretrain.inspect MODEL_OR_CHECKPOINT TEXT [key=value …]`: what an encoder does with a text.
 
-Prints the best fill-ins of each mask in the text, and by layer the norms, activations and the entropy of attention by
-head; writes the attention maps of a layer, or of one of its heads, as a PNG. Reads an exported or published folder, a
-checkpoint, or a run. Cost: one forward pass.
+Prints the most probable tokens for each mask in the text, and for each layer the size of its activations and the
+entropy of each attention head. Writes the attention maps of one layer, or of one of its heads, as a PNG. Reads a
+Hugging Face folder (Bert, RobertaPreLayerNorm, ModernBert), a checkpoint, or a run. Cost: one forward pass.
 """
 
 import math
@@ -20,7 +20,7 @@ from configs.loader import validate
 from data.tokenizer.load import load_tokenizer
 from encoder import MaskedLanguageModel, check_bounds, load_model
 from encoder.inspection import LayerView, look_inside
-from pretrain.run_folder import RunFolder
+from pretrain.runs.folder import RunFolder
 
 USAGE = "usage: python -m pretrain.inspect MODEL_OR_CHECKPOINT TEXT [key=value …]"
 
@@ -35,7 +35,7 @@ class InspectConfig(Config):
 
 
 def open_model(path: Path) -> tuple[MaskedLanguageModel, Path]:
-    """The model and the tokenizer folder of an exported folder, a checkpoint or a run."""
+    """The model and the tokenizer folder of a Hugging Face folder, a checkpoint or a run."""
     if (path / "config.json").exists():
         return load_model(path), path
     run, checkpoint = RunFolder.locate(path)
@@ -43,19 +43,23 @@ def open_model(path: Path) -> tuple[MaskedLanguageModel, Path]:
 
 
 def fill_ins(logits: Tensor, input_ids: list[int], mask_id: int, tokenizer: Tokenizer, count: int) -> list[str]:
-    """A line for each mask: its place and the `count` likeliest tokens with their probabilities; logits (T, V)."""
+    """A line for each mask: its position and the `count` most probable tokens; logits (T, V).
+
+    The word embedding may have more rows than the tokenizer has tokens; those are left out.
+    """
     lines = []
-    rows = logits[:, : tokenizer.get_vocab_size()]
-    for place in (number for number, token in enumerate(input_ids) if token == mask_id):
-        best = rows[place].softmax(-1).topk(min(count, rows.shape[1]))
-        found = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        words = ", ".join(f"{tokenizer.id_to_token(token)} {probability:.3f}" for token, probability in found)
-        lines.append(f"mask at token {place}: {words}")
+    logits = logits[:, : tokenizer.get_vocab_size()]
+    for position, token_id in enumerate(input_ids):
+        if token_id == mask_id:
+            best = logits[position].softmax(-1).topk(min(count, logits.shape[1]))
+            found = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            words = ", ".join(f"{tokenizer.id_to_token(found_id)} {probability:.3f}" for found_id, probability in found)
+            lines.append(f"mask at token {position}: {words}")
     return lines
 
 
 def layer_table(views: list[LayerView], length: int) -> Table:
-    """A row a layer; entropies by head."""
+    """One row for each layer."""
     table = Table(title=f"{length} tokens; uniform attention has entropy {math.log(length):.2f}")
     for column in ("layer", "norm", "max", "attention adds", "feed-forward adds", "active", "entropy by head (nat)"):
         table.add_column(column, justify="right")
@@ -74,13 +78,13 @@ def layer_table(views: list[LayerView], length: int) -> Table:
 
 def draw_attention(view: LayerView, tokens: list[str], layer: int, head: int | None, png: Path) -> None:
     """Write the attention maps of one layer: one head, or all side by side."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # here, as matplotlib takes a while to import
     from matplotlib.figure import Figure
 
     heads = range(len(view.attention)) if head is None else [head]
     columns = min(4, len(heads))
     rows = math.ceil(len(heads) / columns)
-    side = max(3.0, 0.18 * len(tokens))
+    side = max(3.0, 0.18 * len(tokens))  # inches of one map
     figure = Figure(figsize=(side * columns, side * rows), layout="constrained")
     FigureCanvasAgg(figure)
     for number, axes in zip(heads, figure.subplots(rows, columns, squeeze=False).flat, strict=False):

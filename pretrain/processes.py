@@ -7,6 +7,7 @@ numbers a step.
 
 import os
 import socket
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -66,14 +67,48 @@ class Processes:
 
 
 def find_processes() -> Processes:
-    """Read the launcher's environment; touches no process group. InputError when it is incoherent."""
-    rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    local_rank = int(os.environ.get("LOCAL_RANK", rank))
+    """Read the launcher's environment, or srun's; touches no process group. InputError when it is incoherent."""
+    if not os.environ.get("RANK") and int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1) > 1:
+        _adopt_slurm_step()
+    rank, world_size = _number("RANK", 0), _number("WORLD_SIZE", 1)
+    if not 0 <= rank < world_size:
+        raise InputError(f"the environment's RANK={rank} and WORLD_SIZE={world_size} contradict each other")
+    local_rank = _number("LOCAL_RANK", rank)
     if not torch.cuda.is_available():
         return Processes(rank, world_size, torch.device("cpu"))
-    if local_rank >= torch.cuda.device_count():
-        raise InputError(f"local rank {local_rank} has no GPU of its own: this machine has {torch.cuda.device_count()}")
+    count = torch.cuda.device_count()
+    if count == 1 and os.environ.get("CUDA_VISIBLE_DEVICES"):
+        local_rank = 0  # each process sees its own GPU alone, as `srun --gpus-per-task=1` has it
+    if local_rank >= count:
+        raise InputError(
+            f"local rank {local_rank} has no GPU of its own: this machine shows {count}; start as many processes as "
+            "GPUs"
+        )
     return Processes(rank, world_size, torch.device("cuda", local_rank))
+
+
+def _number(name: str, default: int) -> int:
+    """A whole number of the environment; a variable that is set but empty counts as not set."""
+    text = os.environ.get(name) or str(default)
+    if not text.isdigit():
+        raise InputError(f"the environment's {name}={text!r} is not a whole number")
+    return int(text)
+
+
+def _adopt_slurm_step() -> None:
+    """Set the launchers' variables from those of `srun python -m pretrain …`, which has no launcher in between.
+
+    The processes meet at the step's first host, on a port that follows from the job's and the step's number.
+    """
+    environment = os.environ
+    nodes = ["scontrol", "show", "hostnames", environment["SLURM_STEP_NODELIST"]]
+    hosts = subprocess.run(nodes, capture_output=True, text=True, check=True).stdout.split()
+    port = 20_000 + (int(environment["SLURM_JOB_ID"]) * 7 + int(environment["SLURM_STEP_ID"])) % 20_000
+    environment.setdefault("MASTER_ADDR", hosts[0])
+    environment.setdefault("MASTER_PORT", str(port))
+    environment["RANK"] = environment["SLURM_PROCID"]
+    environment["LOCAL_RANK"] = environment["SLURM_LOCALID"]
+    environment["WORLD_SIZE"] = environment["SLURM_STEP_NUM_TASKS"]
 
 
 def start_process_group(processes: Processes, timeout_seconds: float, always: bool) -> None:

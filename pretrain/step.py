@@ -10,6 +10,7 @@ Shapes: R rows of this rank, T tokens a row.
 import hashlib
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,11 +24,26 @@ from pretrain.monitor.clock import Clock
 from pretrain.processes import Processes
 
 
+@dataclass(frozen=True)
+class StepSettings:
+    """What a step needs to know besides its batch."""
+
+    learning_rate: float
+    rows_per_device: int  # of a micro-batch
+    seed: int  # of the dropout
+    label_smoothing: float = 0.0
+
+
 def train_step(
-    engine: Engine, batch: Batch, processes: Processes, clock: Clock, *,
-    rows_per_device: int, seed: int, label_smoothing: float, learning_rate: float, stop: bool,
+    engine: Engine,
+    batch: Batch,
+    processes: Processes,
+    clock: Clock,
+    settings: StepSettings,
+    *,
+    stop: bool = False,
     discard: Callable[[float], bool] = lambda loss: False,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Forward, backward and update of this rank's rows of one global batch.
 
     Returns `loss`, `accuracy`, `learning_rate`, `grad_norm`, `masked_tokens`, `step_tokens`, `batch_hash`, `applied`,
@@ -45,10 +61,10 @@ def train_step(
     }
     if not tokens:
         return agreed
-    local = batch.input_ids.shape[0] // rows_per_device
+    local = batch.input_ids.shape[0] // settings.rows_per_device
     sums = torch.zeros(2, dtype=torch.float64, device=processes.device)
-    for k, inputs in enumerate(micro_batches(batch, local, processes.device, label_smoothing)):
-        torch.manual_seed(dropout_seed(seed, batch.step, processes.rank + processes.world_size * k))
+    for k, inputs in enumerate(micro_batches(batch, local, processes.device, settings.label_smoothing)):
+        torch.manual_seed(dropout_seed(settings.seed, batch.step, processes.rank + processes.world_size * k))
         with clock.measure("forward"):
             loss = engine.forward(inputs, last=k == local - 1)
         # a non-finite loss makes the whole gradient NaN, so the gradient's norm decides for every rank
@@ -62,11 +78,11 @@ def train_step(
         if discard(mean_loss):
             engine.discard()
         else:
-            grad_norm, applied = engine.step(learning_rate)
+            grad_norm, applied = engine.step(settings.learning_rate)
     return {
         "loss": mean_loss,
         "accuracy": correct / max(1, masked_total),
-        "learning_rate": learning_rate,
+        "learning_rate": settings.learning_rate,
         "grad_norm": grad_norm,
         "applied": applied,
         **agreed,

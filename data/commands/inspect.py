@@ -11,85 +11,88 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from configs import IGNORED_LABEL, InputError, load_config
-from data.config import DataConfig, DataRun
-from data.sources.files import decompressed_bytes
-from data.sources.lines import read
-from data.sources.tables import num_rows
-from data.sources.unit import Plan, plan
+from configs import IGNORED_LABEL, load_config
+from data.config import DataConfig, DataRun, allowed_process_counts
+from data.sources.files import decompressed_size
+from data.sources.formats import read
+from data.sources.unit import Plan
 from data.stream.cache import check_cache
-from data.stream.loader import Batch, BatchLoader, allowed_world_sizes
+from data.stream.loader import Batch, BatchLoader
+from data.stream.state import plan_sources
 from data.tokenizer.load import LoadedTokenizer, encode, load_tokenizer
 
-SMALL_BYTES = 4 << 20
-PLACES = 16
-DOCUMENTS = 32  # at each place
-ROWS = 3
+SMALL_SOURCE_BYTES = 4 << 20  # read to its end
+SAMPLED_UNITS = 16
+DOCUMENTS_PER_UNIT = 32
+SHOWN_ROWS = 3
+LEGEND = "hidden → [red]MASK[/], [yellow]another token[/], [green]left as it is[/]"
 
 
 def main(arguments: list[str]) -> int:
     """Print sources, units, lanes, allowed numbers of processes, tokens and steps an epoch, and rows with masks."""
-    if not arguments:
-        raise InputError("usage: python -m data inspect CONFIG [key=value ...]")
     run = load_config(DataRun, arguments[0], arguments[1:], ignore_other_sections=True)
     config, console = run.data, Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     loaded = load_tokenizer(run.tokenizer, config.mask.unit)
-    plans = [plan(source, config.num_lanes, config.bad_input) for source in config.sources]
-    exact = check_cache(config, loaded.digest, plans)["sources"] if config.cache else None
-    table = Table("source", "weight", "files", "bytes", "units", "documents", "tokens an epoch", box=None)
-    total = 0
-    for i, a_plan in enumerate(plans):
-        about = "" if exact else "about "
-        counts = exact[i] if exact else estimate(a_plan, loaded, config)
-        total += counts.get("tokens", 0)
-        size = f"{sum(file.size for file in a_plan.files):,}" if a_plan.has_bytes else "-"
-        table.add_row(
-            a_plan.source.path or a_plan.source.hub,
-            f"{a_plan.source.weight:g}",
-            f"{len(a_plan.files):,}" if a_plan.has_bytes else "-",
-            size,
-            f"{len(a_plan.units):,}",
-            *(about + f"{counts[name]:,}" if counts else "not known" for name in ("documents", "tokens")),
-        )
-    console.print(table)
+    plans = plan_sources(config)
+    if config.cache:
+        counts = check_cache(config, loaded.digest, plans)["sources"]
+    else:
+        counts = [estimate(a_plan, loaded, config) for a_plan in plans]
+    console.print(_table(plans, counts, about="" if config.cache else "about "))
+    total = sum(of_source.get("tokens", 0) for of_source in counts)
     step = config.rows_per_step * config.sequence_length
-    console.print(f"lanes: {config.num_lanes}; processes may be {', '.join(map(str, allowed_world_sizes(config)))}")
+    allowed = allowed_process_counts(config.num_lanes, config.rows_per_step)
+    console.print(f"lanes: {config.num_lanes}; processes may be {', '.join(map(str, allowed))}")
     console.print(f"a step: {config.rows_per_step} rows of {config.sequence_length} = {step:,} tokens")
-    console.print(f"an epoch: {total:,} tokens, {-(-total // step):,} steps" + ("" if exact else " (estimated)"))
-    console.print(
-        "\nrows of the first step (hidden → [red]MASK[/], [yellow]another token[/], [green]left as it is[/]):"
-    )
+    estimated = "" if config.cache else " (estimated)"
+    console.print(f"an epoch: {total:,} tokens, {-(-total // step):,} steps{estimated}")
+    console.print(f"\nrows of the first step ({LEGEND}):")
     batch = next(iter(BatchLoader(config.model_copy(update={"num_workers": 0}), run.tokenizer, run.seed)))
-    for row in range(min(ROWS, len(batch.input_ids))):
-        console.print(row_text(batch, row, loaded), soft_wrap=True)
+    for row in range(min(SHOWN_ROWS, len(batch.input_ids))):
+        console.print(_row_text(batch, row, loaded), soft_wrap=True)
     return 0
 
 
 def estimate(a_plan: Plan, loaded: LoadedTokenizer, config: DataConfig) -> dict[str, int]:
     """Documents and tokens an epoch: of all documents of a small source, else from units spread over it; nothing for a
     data set of the hub that does not tell its rows."""
-    source = a_plan.source
-    small = a_plan.has_bytes and sum(file.size for file in a_plan.files) <= SMALL_BYTES
-    is_table = bool(source.hub) or source.format in ("parquet", "arrow")
+    source, units, num_rows = a_plan.source, a_plan.units, a_plan.num_rows
+    small = a_plan.knows_files and sum(file.size for file in a_plan.files) <= SMALL_SOURCE_BYTES
+    if source.hub and num_rows is None and not small:
+        return {}
     documents = tokens = covered = 0
-    for unit in a_plan.units if small else a_plan.units[:: max(1, len(a_plan.units) // PLACES)]:
-        records = read(unit, (unit.start, 0, 0), source, config.max_document_bytes, True)
-        sample = list(records if small else itertools.islice(records, DOCUMENTS + 1))
-        texts = [record.text for record in sample[0 if small else 1 :] if not record.fault]
+    for unit in units if small else units[:: max(1, len(units) // SAMPLED_UNITS)]:
+        records = read(unit, unit.first, source, config.max_document_bytes, cut_long=True)
+        first = None if small else next(records, None)  # of a sample, only says where it begins
+        sample = list(records if small else itertools.islice(records, DOCUMENTS_PER_UNIT))
+        if first and sample:
+            begin, end = first.cursor, sample[-1].cursor
+            covered += end.offset - begin.offset if num_rows is None else end.number - begin.number
+        texts = [record.text for record in sample if not record.fault]
         repeat = 1 if small else unit.stride
         documents += len(texts) * repeat
         tokens += sum(map(len, encode(loaded, texts))) * repeat
-        covered += sample[-1].cursor[is_table] - sample[0].cursor[is_table] if sample else 0
     if small or not covered:
         return {"documents": documents, "tokens": tokens}
-    whole = num_rows(a_plan) if is_table else sum(map(decompressed_bytes, a_plan.files))
-    if whole is None:
-        return {}
-    share = whole / covered
-    return {"documents": round(documents * share), "tokens": round(tokens * share)}
+    whole = sum(map(decompressed_size, a_plan.files)) if num_rows is None else num_rows
+    return {"documents": round(documents * whole / covered), "tokens": round(tokens * whole / covered)}
 
 
-def row_text(batch: Batch, row: int, loaded: LoadedTokenizer) -> Text:
+def _table(plans: list[Plan], counts: list[dict[str, int]], about: str) -> Table:
+    table = Table("source", "weight", "files", "bytes", "units", "documents", "tokens an epoch", box=None)
+    for a_plan, of_source in zip(plans, counts, strict=True):
+        sizes = [file.size for file in a_plan.files]
+        table.add_row(
+            a_plan.source.title,
+            f"{a_plan.source.weight:g}",
+            *(f"{count:,}" if a_plan.knows_files else "-" for count in (len(sizes), sum(sizes))),
+            f"{len(a_plan.units):,}",
+            *(about + f"{of_source[name]:,}" if of_source else "not known" for name in ("documents", "tokens")),
+        )
+    return table
+
+
+def _row_text(batch: Batch, row: int, loaded: LoadedTokenizer) -> Text:
     """One row in words, hidden tokens in colour with what the model must find."""
     text = Text()
     length = sum(batch.piece_lengths[row])

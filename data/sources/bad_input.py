@@ -1,19 +1,19 @@
-"""Bad input: every record read is used or skipped by a policy, counted by kind, and never lost in silence."""
+"""Bad input: every record read is used or skipped by a policy, counted by kind of fault, and never lost in silence."""
 
 import copy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from configs import InputError
 from data.config import BadInputConfig
-from data.sources.lines import Record
+from data.sources.unit import Record
 
-PLACES = 20  # how many places of a kind are remembered, per lane and source
+MAX_PLACES = 20  # remembered for each kind of fault, per lane and source
 
 
 @dataclass
 class Counts:
-    """What happened to the records of one source; `places` names the first ones of each kind (file:byte)."""
+    """What happened to the records of a source; by fault, its count and first locations. States hold these names."""
 
     read: int = 0
     used: int = 0
@@ -21,25 +21,26 @@ class Counts:
     replaced: dict[str, int] = field(default_factory=dict)
     places: dict[str, list[str]] = field(default_factory=dict)
 
-    def note(self, kind: str, place: str, *, replaced: bool = False) -> None:
+    def add_fault(self, fault: str, location: str, *, replaced: bool = False) -> None:
+        """Count a record that was skipped, or whose text was replaced."""
         counter = self.replaced if replaced else self.skipped
-        counter[kind] = counter.get(kind, 0) + 1
-        places = self.places.setdefault(kind, [])
-        if len(places) < PLACES:
-            places.append(place)
+        counter[fault] = counter.get(fault, 0) + 1
+        places = self.places.setdefault(fault, [])
+        if len(places) < MAX_PLACES:
+            places.append(location)
 
     def add(self, other: "Counts") -> None:
         """Add what another lane counted."""
         self.read += other.read
         self.used += other.used
         for mine, theirs in ((self.skipped, other.skipped), (self.replaced, other.replaced)):
-            for kind, count in theirs.items():
-                mine[kind] = mine.get(kind, 0) + count
-        for kind, places in other.places.items():
-            self.places[kind] = (self.places.get(kind, []) + places)[:PLACES]
+            for fault, count in theirs.items():
+                mine[fault] = mine.get(fault, 0) + count
+        for fault, places in other.places.items():
+            self.places[fault] = (self.places.get(fault, []) + places)[:MAX_PLACES]
 
     def check(self) -> None:
-        """Nothing may be lost: called at the end of every epoch."""
+        """Assert that every record read was used or skipped; called at the end of every epoch."""
         assert self.read == self.used + sum(self.skipped.values()), f"records lost: {self}"
 
     @classmethod
@@ -50,16 +51,16 @@ class Counts:
         return copy.deepcopy(vars(self))
 
 
-def accept(record: Record, policy: BadInputConfig, counts: Counts) -> bool:
+def accept(record: Record, policies: BadInputConfig, counts: Counts) -> bool:
     """Apply the policy to a record with a fault: True to use the text that stands in for it, False to skip it.
 
-    Raises InputError of one line that names the place and the key under policy `error`.
+    Under policy `error`, raises InputError that names the location and the key.
     """
-    kind = record.fault
-    choice = getattr(policy, kind)
-    if choice == "error":
-        others = [c for c in ("skip", "replace") if c in str(type(policy).model_fields[kind].annotation)]
-        raise InputError(f"{record.place}: {record.detail} (to go on: data.bad_input.{kind}={' or '.join(others)})")
-    stands_in = choice == "replace" and record.length > 0
-    counts.note(kind, record.place, replaced=stands_in)
-    return stands_in
+    fault = record.fault
+    policy = getattr(policies, fault)
+    if policy == "error":
+        others = " or ".join(get_args(type(policies).model_fields[fault].annotation)[1:])
+        raise InputError(f"{record.location}: {record.detail} (to go on: data.bad_input.{fault}={others})")
+    is_replaced = policy == "replace" and record.length > 0
+    counts.add_fault(fault, record.location, replaced=is_replaced)
+    return is_replaced

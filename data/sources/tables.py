@@ -1,130 +1,115 @@
-"""Parquet and Arrow: a unit is a row group (a record batch), or every k-th row of one; a cursor's number is the row.
+"""Parquet and Arrow: a unit is a row group (in Arrow a record batch), or every k-th row of one.
 
-Going on inside a row group reads it again from its start. About 16 MB are held at once, of a giant cell five times its
-size. A file without a readable footer is one unit, whose reader says so.
+Resuming inside a row group reads it again from its start. About 16 MB are held at once, or five times the size of a
+giant cell. A file without a readable footer is one unit, whose records say so.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data.config import SourceConfig
-from data.sources.files import BUFFER, BrokenFileError, File, is_remote, open_file
-from data.sources.lines import Cursor, Record, column_record, is_longer, parts
-from data.sources.unit import Plan, Unit, strides
+from data.config import BadInputConfig, SourceConfig
+from data.sources.files import BUFFER_BYTES, BrokenFileError, files_of, is_remote, open_file
+from data.sources.unit import PAST_END, Cursor, Plan, Record, Unit, column_record, interleave, unit_records
 
-DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)  # what pyarrow raises; a remote file's end is a InputError
-BATCH_BYTES, MOST_ROWS = 16 << 20, 1024  # of text read at once, for a mean row
+# what pyarrow raises for a damaged file; the end of a remote file's retries is an InputError
+DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
+BATCH_BYTES = 16 << 20  # of text read at once, for a mean row
+MAX_BATCH_ROWS = 1024
 
 
-def table_units(source: SourceConfig, files: list[File], num_lanes: int) -> list[Unit]:
+def plan(source: SourceConfig, num_lanes: int, bad_input: BadInputConfig) -> Plan:
     """One unit a row group, in order of files."""
-    units = []
-    for file in files:
+    files = files_of(source, bad_input)
+    units, num_rows = [], 0
+    for file in (file for file in files if file.size):
         try:
-            count = _parquet(file.path).num_row_groups if source.format == "parquet" else len(_batches(file.path))
+            if source.format == "arrow":
+                batches = _arrow_batches(file.path)
+                num_groups, rows = len(batches), sum(map(len, batches))
+            else:
+                parquet = _open_parquet(file.path)
+                num_groups, rows = parquet.num_row_groups, parquet.metadata.num_rows
         except BrokenFileError:
-            count = 1
-        units += [Unit(file.path, group, group + 1) for group in range(count)]
-    return strides(units, num_lanes)
+            num_groups, rows = 1, 0
+        units += [Unit(file.path, group, group + 1) for group in range(num_groups)]
+        num_rows += rows
+    return Plan(source, files, interleave(units, num_lanes), num_rows)
 
 
-def num_rows(plan: Plan) -> int | None:
-    """Rows of all files of a source of tables; of a data set of the hub what it says, if it does."""
-    if plan.source.hub:
-        from data.sources.hub import num_examples
-
-        return num_examples(plan.source)
-    if plan.source.format == "parquet":
-        return sum(_parquet(file.path).metadata.num_rows for file in plan.files if file.size)
-    return sum(len(batch) for file in plan.files if file.size for batch in _batches(file.path))
-
-
-def table_records(unit: Unit, cursor: Cursor, source: SourceConfig, limit: int, cut_long: bool) -> Iterator[Record]:
-    """The rows of a row group from `cursor` on."""
-    _, first, skip = cursor
-    column = source.text_column
+def records(unit: Unit, cursor: Cursor, source: SourceConfig, limit: int, cut_long: bool) -> Iterator[Record]:
+    """The rows of a row group from `cursor` on; see `formats.read`."""
     try:
-        for number, value in _values(unit, source, first):
-            if number % unit.stride != unit.remainder:
-                continue
-            place, after = f"{unit.path}:{unit.start}:{number}", (unit.start, number + 1, 0)
-            record = _record(place, value, after, column)
-            if not cut_long and is_longer(record.text, limit):
-                yield Record(place, "", after, "too_long", f"the text is longer than {limit} bytes")
-                continue
-            yield from parts(record, (unit.start, number, 0), skip, limit)
-            skip = 0
+        yield from unit_records(_rows(unit, source, cursor.number), unit, cursor, limit, cut_long)
     except (BrokenFileError, *DAMAGE) as error:
-        if unit.remainder == 0:
-            yield Record(f"{unit.path}:{unit.start}", "", (unit.start, 1 << 62, 0), "broken_file", f"the file {error}")
+        if unit.remainder == 0:  # once, where several units share the row group
+            location, end = f"{unit.path}:{unit.start}", Cursor(unit.start, PAST_END)
+            yield Record(location, "", end, "broken_file", f"the file {error}")
 
 
-def _record(place: str, value: Any, after: Cursor, column: str) -> Record:
-    if value is MISSING:
-        return column_record(place, None, after, column, False)
-    if isinstance(value, pa.Scalar):
-        text = value.cast(pa.large_binary()).as_py().decode(errors="replace")
-        return Record(place, text, after, "encoding", "invalid UTF-8")
-    return column_record(place, value, after, column, True)
+def record_batches(
+    path: str, format: str, group: int | None = None, columns: list[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a parquet or arrow file, or of one of its row groups, in batches of about 16 MB of a parquet file.
+
+    Of `columns`, those that the file lacks are left out; by default all are read. Raises BrokenFileError for a local
+    file that is missing, damaged or of another format, InputError for a remote one that cannot be read.
+    """
+    try:
+        if format == "arrow":
+            batches = _arrow_batches(path)
+            for batch in batches if group is None else batches[group : group + 1]:
+                yield batch if columns is None else batch.select([c for c in columns if c in batch.schema.names])
+            return
+        file = _open_parquet(path)
+        known = None if columns is None else [column for column in columns if column in file.schema_arrow.names]
+        for number in range(file.num_row_groups) if group is None else (group,):
+            metadata = file.metadata.row_group(number)
+            rows = BATCH_BYTES * metadata.num_rows // max(metadata.total_byte_size, 1)
+            yield from file.iter_batches(min(max(rows, 1), MAX_BATCH_ROWS), row_groups=[number], columns=known)
+    except DAMAGE as error:
+        raise BrokenFileError(f"is damaged ({error})") from None
 
 
-MISSING = object()
-
-
-def _values(unit: Unit, source: SourceConfig, first: int) -> Iterator[tuple[int, Any]]:
-    """(row, value) from row `first` on; MISSING without the column, a pyarrow scalar where text is not UTF-8."""
-    column, number = source.text_column, 0
-    for batch in _record_batches(unit, source):
-        size = len(batch)
-        if number + size <= first:
-            number += size
+def _rows(unit: Unit, source: SourceConfig, first: int) -> Iterator[Record]:
+    """A record for each row of the row group from row `first` on, whatever the stride."""
+    column, row = source.text_column, 0
+    for batch in record_batches(unit.path, source.format, unit.start, [column]):
+        if row + len(batch) <= first:
+            row += len(batch)
             continue
         values = batch.column(column) if column in batch.schema.names else None
         if values is not None:
-            _check(values)
-        for row in range(max(0, first - number), size):
-            if values is None:
-                yield number + row, MISSING
-                continue
+            _validate(values)
+        for index in range(max(0, first - row), len(batch)):
+            location, after = f"{unit.path}:{unit.start}:{row + index}", Cursor(unit.start, row + index + 1)
             try:
-                yield number + row, values[row].as_py()
+                yield column_record(location, {} if values is None else {column: values[index].as_py()}, column, after)
             except UnicodeDecodeError:
-                yield number + row, values[row]
-        number += size
+                text = batch.column(column)[index].cast(pa.large_binary()).as_py().decode(errors="replace")
+                yield Record(location, text, after, "encoding", "invalid UTF-8")
+        row += len(batch)
 
 
-WITHOUT_UTF8 = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
+BINARY_TYPES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 
 
-def _check(values: pa.Array) -> None:
+def _validate(values: pa.Array) -> None:
     """Raise ArrowInvalid where damaged offsets would lead out of the memory; pyarrow reads without looking."""
-    plain = WITHOUT_UTF8.get(values.type)
-    (values if plain is None else values.view(plain)).validate(full=True)
+    binary = BINARY_TYPES.get(values.type)  # invalid UTF-8 is the fault of a single row
+    (values if binary is None else values.view(binary)).validate(full=True)
 
 
-def _record_batches(unit: Unit, source: SourceConfig) -> Iterator[pa.RecordBatch]:
-    if source.format == "arrow":
-        yield from _batches(unit.path)[unit.start : unit.end]
-        return
-    file = _parquet(unit.path)
-    columns = [source.text_column] if source.text_column in file.schema_arrow.names else None
-    group = file.metadata.row_group(unit.start)
-    rows = BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)
-    yield from file.iter_batches(min(max(rows, 1), MOST_ROWS), row_groups=[unit.start], columns=columns)
-
-
-def _parquet(path: str) -> pq.ParquetFile:
+def _open_parquet(path: str) -> pq.ParquetFile:
     try:
         file = open_file(path) if is_remote(path) else path
-        return pq.ParquetFile(file, buffer_size=BUFFER, page_checksum_verification=True)
+        return pq.ParquetFile(file, buffer_size=BUFFER_BYTES, page_checksum_verification=True)
     except DAMAGE as error:
         raise BrokenFileError(f"is not readable as parquet ({error})") from None
 
 
-def _batches(path: str) -> list[pa.RecordBatch]:
+def _arrow_batches(path: str) -> list[pa.RecordBatch]:
     """All record batches of an Arrow file or stream; memory-mapped, so only what is used is read."""
     try:
         source = open_file(path) if is_remote(path) else pa.memory_map(path)

@@ -1,7 +1,7 @@
 """`python -m data.tokenizer CONFIG [key=value ...]`: trains a tokenizer on the sources that batches come from."""
 
 from configs import run_command
-from data.tokenizer.train import TokenizerConfig, main
+from data.tokenizer.train import USAGE, TokenizerConfig, main
 
 if __name__ == "__main__":
-    run_command(main, TokenizerConfig, "python -m data.tokenizer CONFIG [key=value ...]: train a tokenizer")
+    run_command(main, TokenizerConfig, USAGE)

@@ -1,11 +1,9 @@
 """Trains a tokenizer on the same sources that batches come from, and writes a folder that `AutoTokenizer` loads.
 
-    python -m data.tokenizer CONFIG [key=value ...]
-
 Two passes over the text, streamed: one counts characters (for the alphabet) and keeps a sample (for report.json), the
 other trains; memory grows with the number of different words only. The same text and configuration give the same files:
 tokenizers' trainers number the alphabet in the order of a hash map, so it is given to them in a fixed order; Unigram's
-entries are scored anew, in one more pass.
+entries are scored again, in one more pass.
 """
 
 import json
@@ -21,44 +19,43 @@ from pydantic import Field
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from configs import Config, InputError, load_config
+from configs.atomic import write_text
 from data.config import BadInputConfig, SourceConfig
-from data.tokenizer.documents import Sample, read_documents
+from data.progress import count_records, progress_bar
+from data.sources.bad_input import Counts, accept
+from data.sources.formats import plan, read
 from data.tokenizer.load import load_tokenizer
-from data.tokenizer.report import report
+from data.tokenizer.report import Sample, report
 from data.tokenizer.unigram import rescore
 
+USAGE = "python -m data.tokenizer CONFIG [key=value ...]: train a tokenizer"
 PAD, UNK, CLS, SEP, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-CHINESE = Regex(r"\p{Han}")
 
 
 class TokenizerConfig(Config):
     """What the tokenizer is and what it learns from."""
 
     output: str = Field(description="folder to write")
-    existing: str = Field(default="", description="tokenizer folder or vocab.txt to take as it is, instead of training")
-    algorithm: Literal["wordpiece", "bpe", "unigram"] = Field(default="wordpiece", description="bpe is byte-level")
-    vocab_size: int = Field(default=32768, ge=64, description="entries at most; rounded up to a multiple of 64")
-    lowercase: bool = Field(default=True, description="lower-case and strip accents")
-    normalization: Literal["none", "nfc", "nfkc"] = Field(default="nfc", description="Unicode normal form")
-    split_chinese: bool = Field(default=True, description="a token never holds more than one Chinese character")
+    existing: str = Field("", description="tokenizer folder or vocab.txt to use unchanged, instead of training")
+    algorithm: Literal["wordpiece", "bpe", "unigram"] = Field("wordpiece", description="bpe is byte-level")
+    vocab_size: int = Field(32768, ge=64, description="entries at most; rounded up to a multiple of 64")
+    lowercase: bool = Field(True, description="lower-case and strip accents")
+    normalization: Literal["none", "nfc", "nfkc"] = Field("nfc", description="Unicode normal form")
+    split_chinese: bool = Field(True, description="a token never holds more than one Chinese character")
     character_coverage: float = Field(
-        default=0.9995,
-        gt=0,
-        le=1,
-        description="share of the text whose characters are known; the rest is UNK (not bpe)",
+        0.9995, gt=0, le=1, description="share of the text whose characters are known; the rest is UNK (not bpe)"
     )
-    min_frequency: int = Field(default=2, ge=1, description="how often a pair must occur to become an entry")
+    min_frequency: int = Field(2, ge=1, description="how often a pair must occur to become an entry")
     sources: list[SourceConfig] = Field(default_factory=list, description="the text")
-    max_document_bytes: int = Field(default=1 << 20, ge=16, description="longer documents are cut")
+    max_document_bytes: int = Field(1 << 20, ge=16, description="longer documents are cut")
     bad_input: BadInputConfig = Field(default_factory=BadInputConfig, description="policies for bad input")
 
 
 def main(arguments: list[str]) -> int:
     """Train (or take) a tokenizer and write its folder."""
     if not arguments:
-        raise InputError("usage: python -m data.tokenizer CONFIG [key=value ...]")
-    config = load_config(TokenizerConfig, arguments[0], arguments[1:])
-    values = train(config)
+        raise InputError(f"usage: {USAGE}")
+    values = train(load_config(TokenizerConfig, arguments[0], arguments[1:]))
     print(json.dumps(values, indent=2, ensure_ascii=False))
     return 0
 
@@ -85,17 +82,24 @@ def train(config: TokenizerConfig) -> dict[str, object]:
         tokenizer = _trained(config, tokenizer, characters)
         save(tokenizer, output)
     values = report(tokenizer, config.sources, samples)
-    (output / "report.json").write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_text(output / "report.json", json.dumps(values, indent=2, ensure_ascii=False) + "\n")
     return values
 
 
 def _texts(config: TokenizerConfig, title: str, samples: list[Sample] | None = None) -> Iterator[str]:
+    """The usable texts of all sources, in order. Raises InputError for bad input under policy `error`."""
+    policies, limit, counts = config.bad_input, config.max_document_bytes, Counts()
     for number, source in enumerate(config.sources):
-        documents = read_documents(source, config.bad_input, config.max_document_bytes, f"{title}, source {number + 1}")
-        for text in documents:
-            if samples is not None:
-                samples[number].add(text)
-            yield text
+        units = plan(source, 1, policies).units
+        with progress_bar() as bar:
+            for unit in bar.track(units, description=f"{title}, source {number + 1}"):
+                records = read(unit, unit.first, source, limit, cut_long=policies.too_long == "replace")
+                for record in count_records(bar, records):
+                    if record.fault and not accept(record, policies, counts):
+                        continue
+                    if samples is not None:
+                        samples[number].add(record.text)
+                    yield record.text
 
 
 def untrained(config: TokenizerConfig) -> Tokenizer:
@@ -109,12 +113,10 @@ def untrained(config: TokenizerConfig) -> Tokenizer:
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = decoders.WordPiece()
         return tokenizer
-    case: list[Any] = (
-        [normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()] if config.lowercase else []
-    )
-    split: list[Any] = [pre_tokenizers.Split(CHINESE, "isolated")] if config.split_chinese else []
+    lowering: list[Any] = [normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()]
+    split: list[Any] = [pre_tokenizers.Split(Regex(r"\p{Han}"), "isolated")] if config.split_chinese else []
     tokenizer = Tokenizer(models.BPE() if config.algorithm == "bpe" else models.Unigram())
-    tokenizer.normalizer = normalizers.Sequence([*form, *case])
+    tokenizer.normalizer = normalizers.Sequence(form + lowering if config.lowercase else form)
     if config.algorithm == "bpe":
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*split, pre_tokenizers.ByteLevel(add_prefix_space=False)])
         tokenizer.decoder = decoders.ByteLevel()
@@ -137,50 +139,30 @@ def _count_characters(config: TokenizerConfig, tokenizer: Tokenizer, samples: li
 def _trained(config: TokenizerConfig, tokenizer: Tokenizer, characters: Counter[str]) -> Tokenizer:
     size = -(-config.vocab_size // 64) * 64
     alphabet = _alphabet(characters, config.character_coverage)
-    texts = _texts(config, "training")
-    special = list(SPECIAL)
-    quiet = not sys.stderr.isatty()
+    texts, special = _texts(config, "training"), list(SPECIAL)
+    options: dict[str, Any] = {"vocab_size": size, "show_progress": sys.stderr.isatty()}
+    pairs: dict[str, Any] = {"min_frequency": config.min_frequency}
     if config.algorithm == "bpe":
-        tokenizer.train_from_iterator(
-            texts,
-            trainers.BpeTrainer(
-                vocab_size=size,
-                min_frequency=config.min_frequency,
-                special_tokens=special,
-                initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-                show_progress=not quiet,
-            ),
-        )
+        every_byte = sorted(pre_tokenizers.ByteLevel.alphabet())
+        bpe = trainers.BpeTrainer(special_tokens=special, initial_alphabet=every_byte, **pairs, **options)
+        tokenizer.train_from_iterator(texts, bpe)
         return tokenizer
-    numbered = special + ["##" + c for c in alphabet if _may_continue(c, config.split_chinese)]
-    if len(numbered) + len(alphabet) > size:
+    continuations = ["##" + character for character in alphabet if _may_continue(character, config.split_chinese)]
+    least = len(special) + len(continuations) + len(alphabet)
+    if least > size:
         raise InputError(
             f"vocab_size: {size} is too small for the alphabet of {len(alphabet)} characters; "
-            f"raise it above {len(numbered) + len(alphabet)} or lower character_coverage={config.character_coverage}"
+            f"raise it above {least} or lower character_coverage={config.character_coverage}"
         )
+    options["initial_alphabet"] = alphabet
     if config.algorithm == "unigram":
-        tokenizer.train_from_iterator(
-            texts,
-            trainers.UnigramTrainer(
-                vocab_size=size,
-                special_tokens=special,
-                initial_alphabet=alphabet,
-                unk_token=UNK,
-                show_progress=not quiet,
-            ),
-        )
+        tokenizer.train_from_iterator(texts, trainers.UnigramTrainer(special_tokens=special, unk_token=UNK, **options))
         rescore(tokenizer, _texts(config, "scoring"), special)
         return tokenizer
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=size,
-        min_frequency=config.min_frequency,
-        special_tokens=numbered,
-        initial_alphabet=alphabet,
-        limit_alphabet=len(alphabet),
-        show_progress=not quiet,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    fresh = untrained(config)  # without the numbered ones as special tokens
+    numbered = special + continuations  # the trainer numbers only its special tokens in the order given
+    options |= {"special_tokens": numbered, "limit_alphabet": len(alphabet)}
+    tokenizer.train_from_iterator(texts, trainers.WordPieceTrainer(**pairs, **options))
+    fresh = untrained(config)  # in which the continuations are no special tokens
     fresh.model = models.WordPiece(vocab=tokenizer.get_vocab(), unk_token=UNK)
     return fresh
 

@@ -1,1 +1,1 @@
-"""Both ways between our folders and those of transformers; the only place that knows that library."""
+"""Both ways between this encoder and Hugging Face folders; the only room that knows transformers."""

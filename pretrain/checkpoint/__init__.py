@@ -1,1 +1,1 @@
-"""One checkpoint format for every engine."""
+"""One checkpoint format for every engine: found, saved, restored, retired."""

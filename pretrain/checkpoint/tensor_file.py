@@ -5,6 +5,7 @@ holds more than the largest. The format is a length, a JSON header with offsets,
 """
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,7 +21,7 @@ class TensorFile:
         header: dict[str, object] = {"__metadata__": {"format": "pt"}}
         end = 0
         for name, shape in shapes.items():
-            begin, end = end, end + 4 * _numel(shape)
+            begin, end = end, end + 4 * math.prod(shape)
             header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [begin, end]}
         text = json.dumps(header).encode()
         text += b" " * (-len(text) % 8)
@@ -32,7 +33,7 @@ class TensorFile:
     def add(self, name: str, tensor: Tensor) -> None:
         """Append `tensor`: the next name of `shapes`, fp32 on the CPU."""
         assert name == self._expected.pop(0), name
-        assert tensor.numel() == _numel(self._shapes[name]), name
+        assert tensor.numel() == math.prod(self._shapes[name]), name
         self._file.write(tensor.contiguous().view(-1).numpy().data)
 
     def flush(self) -> None:
@@ -45,10 +46,3 @@ class TensorFile:
         """Close, whether complete or not; an error of the last bytes was `flush`'s to report."""
         with suppress(OSError):
             self._file.close()
-
-
-def _numel(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count

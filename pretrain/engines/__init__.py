@@ -1,1 +1,21 @@
-"""How a step is executed."""
+"""How a step is executed: plain torch (one process or DDP) and DeepSpeed ZeRO-1/2/3, behind one interface."""
+
+from encoder import MaskedLanguageModel
+from pretrain.engines.base import Engine, EngineConfig
+from pretrain.engines.plain import PlainEngine
+from pretrain.engines.zero import ZeroEngine
+from pretrain.optim.adamw import OptimizerConfig
+from pretrain.processes import Processes
+
+
+def build_engine(
+    config: EngineConfig,
+    model: MaskedLanguageModel,
+    optimizer: OptimizerConfig,
+    processes: Processes,
+    rows_per_device: int,
+) -> Engine:
+    """The engine that the configuration names, around `model` (fp32, on its device)."""
+    if config.name == "deepspeed":
+        return ZeroEngine(config, model, optimizer, processes, rows_per_device)
+    return PlainEngine(config, model, optimizer, processes)

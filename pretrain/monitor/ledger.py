@@ -4,36 +4,45 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
-from data import Batch
-from pretrain.config import PretrainConfig
-from pretrain.monitor.hardware import peak_memory_bytes
+from data import Batch, DataConfig
+from encoder import EncoderConfig
+from pretrain.monitor.clock import Clock
+from pretrain.monitor.hardware import peak_flops, peak_memory_bytes
+from pretrain.processes import Processes
 
 MEASURED = ("loss", "accuracy", "learning_rate", "grad_norm", "masked_tokens")
 
 
-def step_line(
-    metrics: Mapping[str, Any], batch: Batch, seconds: Mapping[str, float], config: PretrainConfig, tokens: int,
-    peak_flops: float | None, device: torch.device,
-) -> dict[str, Any]:  # fmt: skip
-    """What `train` lines of metrics.jsonl hold; `tokens` real ones so far, `peak_flops` of all processes a second.
+class Ledger:
+    """The clock of this process and the arithmetic peak of all: what turns a step's result into its line."""
 
-    MFU counts the arithmetic of the model (three times the forward pass, without recomputation), for documents as long
-    as this rank's; a number that is not finite is written as null.
-    """
-    step_tokens, shape = metrics["step_tokens"], config.data
-    squares = sum(length * length for row in batch.piece_lengths for length in row)
-    flops = 3 * config.encoder.flops_per_token(
-        squares / max(1, batch.tokens), metrics["masked_tokens"] / max(1, step_tokens)
-    )
-    return {
-        **{key: metrics[key] if math.isfinite(metrics[key]) else None for key in MEASURED},
-        "tokens": tokens,
-        "batch_hash": metrics["batch_hash"],
-        **{key: round(value, 6) for key, value in seconds.items()},
-        "tokens_per_second": step_tokens / seconds["seconds"],
-        "mfu": flops * step_tokens / seconds["seconds"] / peak_flops if peak_flops else None,
-        "fill": step_tokens / (shape.rows_per_step * shape.sequence_length),
-        "peak_memory_bytes": peak_memory_bytes(device),
-    }
+    def __init__(self, processes: Processes) -> None:
+        self.clock = Clock()
+        self._device = processes.device
+        peak = peak_flops(processes.device)
+        self._peak_flops = sum(processes.gather(peak)) if peak else None  # of all processes, a second
+
+    def step_line(
+        self, metrics: Mapping[str, Any], batch: Batch, encoder: EncoderConfig, data: DataConfig, tokens: int
+    ) -> dict[str, Any]:
+        """What `train` lines of metrics.jsonl hold; `tokens`: real ones so far. Reads the clock.
+
+        MFU counts the arithmetic of the model (three times the forward pass, without recomputation), for documents as
+        long as this rank's; a number that is not finite is written as null.
+        """
+        seconds, step_tokens = self.clock.read(), metrics["step_tokens"]
+        squares = sum(length * length for row in batch.piece_lengths for length in row)
+        flops = 3 * encoder.flops_per_token(
+            squares / max(1, batch.tokens), metrics["masked_tokens"] / max(1, step_tokens)
+        )
+        per_second = step_tokens / seconds["seconds"]
+        return {
+            **{key: metrics[key] if math.isfinite(metrics[key]) else None for key in MEASURED},
+            "tokens": tokens,
+            "batch_hash": metrics["batch_hash"],
+            **{key: round(value, 6) for key, value in seconds.items()},
+            "tokens_per_second": per_second,
+            "mfu": flops * per_second / self._peak_flops if self._peak_flops else None,
+            "fill": step_tokens / (data.rows_per_step * data.sequence_length),
+            "peak_memory_bytes": peak_memory_bytes(self._device),
+        }

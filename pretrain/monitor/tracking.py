@@ -9,38 +9,64 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from pretrain.config import LoggingConfig
+from configs import Config
+from pretrain.monitor.history import close_torn_line, read_history
 
 Metrics = Mapping[str, Any]
 
 
-class Tracker:
-    """Rank 0's outlets. `log` never raises."""
+class LoggingConfig(Config):
+    """Where the numbers go besides metrics.jsonl and the console."""
 
-    def __init__(self, config: LoggingConfig, run_dir: Path, run_id: str, num_steps: int, step: int) -> None:
+    trackers: list[Literal["tensorboard", "wandb"]] = Field(
+        [], description="tensorboard, wandb (offline without a key)"
+    )
+    print_every: int = Field(10, ge=1, description="steps between lines on the console")
+    details_every: int = Field(0, ge=0, description="steps between diagnostics: gradients by group, attention by layer")
+    project: str = Field("lacuna", description="W&B's project")
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """What the trackers need to know of a run."""
+
+    folder: Path
+    run_id: str  # the same after every resume
+    num_steps: int
+    step: int  # where this process begins
+
+
+class Tracker:
+    """Where rank 0 logs to. `log` never raises."""
+
+    def __init__(self, config: LoggingConfig, run: TrackedRun) -> None:
         self._print_every = config.print_every
-        self._num_steps = num_steps
-        self._reached = _last_step(run_dir / "metrics.jsonl")
-        self._file = (run_dir / "metrics.jsonl").open("a", encoding="utf-8")
+        self._num_steps, step = run.num_steps, run.step
+        path = run.folder / "metrics.jsonl"
+        self._reached = max((entry["step"] for entry in read_history(path) if entry["kind"] == "train"), default=0)
+        close_torn_line(path)
+        self._file = path.open("a", encoding="utf-8")
         self._console = Console(file=sys.stderr, highlight=False, soft_wrap=True)
         self._progress = Progress(
             TextColumn("step"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[loss]}"),
             TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
             console=self._console, disable=not self._console.is_terminal,
         )  # fmt: skip
-        self._task = self._progress.add_task("train", total=num_steps, completed=step, loss="")
+        self._task = self._progress.add_task("train", total=run.num_steps, completed=step, loss="")
         self._progress.start()
         self._started, self._first_step = time.monotonic(), step
-        self._outlets: dict[str, Outlet] = {}
+        self._backends: dict[str, Backend] = {}
         for name in config.trackers:
             try:
-                self._outlets[name] = _OPEN[name](config, run_dir, run_id, self.say)
+                self._backends[name] = _OPEN[name](config, run, self.say)
             except Exception as error:
                 self.say(f"{name} is off: {_one_line(error)}")
 
@@ -59,11 +85,11 @@ class Tracker:
             self.say(f"step {step}: held-out loss {metrics['loss']:.4f}, accuracy {metrics['accuracy']:.3f}")
         if kind in ("train", "eval"):
             numbers = {key: value for key, value in metrics.items() if isinstance(value, int | float)}
-            for name in list(self._outlets):
+            for name in list(self._backends):
                 try:
-                    self._outlets[name].log(kind, step, numbers)
+                    self._backends[name].log(kind, step, numbers)
                 except Exception as error:
-                    del self._outlets[name]
+                    del self._backends[name]
                     self.say(f"{name} failed and is off from step {step} on: {_one_line(error)}")
 
     def say(self, message: str) -> None:
@@ -81,17 +107,17 @@ class Tracker:
             )
 
     def close(self) -> None:
-        """Close every outlet; a failing one is reported."""
+        """Close the file and every tracker; a failing one is reported."""
         self._progress.stop()
         self._file.close()
-        for name, outlet in self._outlets.items():
+        for name, backend in self._backends.items():
             try:
-                outlet.close()
+                backend.close()
             except Exception as error:
                 self.say(f"{name} did not close: {_one_line(error)}")
 
 
-class Outlet:
+class Backend:
     """One tracker: two functions."""
 
     def __init__(self, log: Callable[[str, int, Metrics], None], close: Callable[[], None]) -> None:
@@ -99,19 +125,20 @@ class Outlet:
         self.close = close
 
 
-def _open_tensorboard(config: LoggingConfig, run_dir: Path, run_id: str, say: Callable[[str], None]) -> Outlet:
+def _open_tensorboard(config: LoggingConfig, run: TrackedRun, say: Callable[[str], None]) -> Backend:
     from torch.utils.tensorboard import SummaryWriter
 
-    writer = SummaryWriter(str(run_dir / "tensorboard"))
+    # what an earlier process logged behind the step that this one goes on from is hidden: those steps come again
+    writer = SummaryWriter(str(run.folder / "tensorboard"), purge_step=run.step + 1 if run.step else None)
 
     def log(kind: str, step: int, metrics: Metrics) -> None:
         for key, value in metrics.items():
             writer.add_scalar(f"{kind}/{key}", value, step)
 
-    return Outlet(log, writer.close)
+    return Backend(log, writer.close)
 
 
-def _open_wandb(config: LoggingConfig, run_dir: Path, run_id: str, say: Callable[[str], None]) -> Outlet:
+def _open_wandb(config: LoggingConfig, tracked: TrackedRun, say: Callable[[str], None]) -> Backend:
     """Online with a key; offline without one, or when the server does not answer: every rank waits for this one."""
     import wandb
 
@@ -119,9 +146,14 @@ def _open_wandb(config: LoggingConfig, run_dir: Path, run_id: str, say: Callable
         patience = float(os.environ.get("WANDB_INIT_TIMEOUT", 30.0))
         settings = wandb.Settings(silent=True, console="off", init_timeout=patience)
         return wandb.init(
-            project=config.project, dir=str(run_dir), id=run_id, name=run_dir.name, resume="allow", mode=mode,
+            project=config.project,
+            dir=str(tracked.folder),
+            id=tracked.run_id,
+            name=tracked.folder.name,
+            resume="allow",
+            mode=mode,
             settings=settings,
-        )  # fmt: skip
+        )
 
     if os.environ.get("WANDB_API_KEY") and os.environ.get("WANDB_MODE", "online") == "online":
         try:
@@ -139,29 +171,10 @@ def _open_wandb(config: LoggingConfig, run_dir: Path, run_id: str, say: Callable
     def log(kind: str, step: int, metrics: Metrics) -> None:
         run.log({"step": step, **{f"{kind}/{key}": value for key, value in metrics.items()}})
 
-    return Outlet(log, run.finish)
+    return Backend(log, run.finish)
 
 
 _OPEN = {"tensorboard": _open_tensorboard, "wandb": _open_wandb}
-
-
-def _last_step(path: Path) -> int:
-    """The highest `train` step in the history; a torn last line, as a kill leaves it, is closed and passed over."""
-    last = 0
-    if not path.exists():
-        return last
-    content = path.read_bytes()
-    if content and not content.endswith(b"\n"):
-        with path.open("ab") as file:
-            file.write(b"\n")
-    for line in content.splitlines():
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue
-        if entry.get("kind") == "train":
-            last = max(last, entry["step"])
-    return last
 
 
 def _one_line(error: Exception) -> str:

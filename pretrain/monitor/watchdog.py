@@ -1,4 +1,4 @@
-"""What ends a run before its last step: a scheduler's signal, or a rank that hangs.
+"""What ends a process that hangs.
 
 A hung rank or a dead network leaves the others waiting in a collective, and process-group time-outs do not end every
 kind of hang. So each process watches itself: no heartbeat within the limit, and every thread's stack goes to a file,
@@ -7,27 +7,14 @@ the reason to the status and to stderr, and the process exits.
 
 import faulthandler
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 
-PREEMPTED = 75  # exit code: stopped after a whole checkpoint, requeue me
-HUNG = 70
-
-
-class Stop:
-    """SIGTERM or SIGUSR1 ask the loop to finish its step, save and exit."""
-
-    def __init__(self) -> None:
-        self.requested = False
-        for number in (signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(number, self._request)
-
-    def _request(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
+HUNG = 70  # exit code
+REPORT_SECONDS = 5.0  # for writing the report: a full or dead disk must not keep the process
 
 
 class Watchdog:
@@ -52,10 +39,15 @@ class Watchdog:
     def _watch(self) -> None:
         while not self._stopped.wait(min(1.0, self._limit / 4)):
             if time.monotonic() - self._last > self._limit:
-                with self._stacks.open("w") as file:
-                    faulthandler.dump_traceback(file)
-                self._on_hang(
-                    f"no progress for {self._limit:g} s (engine.timeout_seconds): this process, another one or the "
-                    f"network hangs; the stacks of this process are in {self._stacks}"
-                )
+                report = threading.Thread(target=self._report, daemon=True)
+                report.start()
+                report.join(REPORT_SECONDS)
                 os._exit(HUNG)
+
+    def _report(self) -> None:
+        with suppress(OSError), self._stacks.open("w") as file:
+            faulthandler.dump_traceback(file)
+        self._on_hang(
+            f"no progress for {self._limit:g} s (engine.timeout_seconds): this process, another one or the network "
+            f"hangs; the stacks of this process are in {self._stacks}"
+        )

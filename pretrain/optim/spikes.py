@@ -1,13 +1,14 @@
 """Loss spikes: a step whose loss lies k standard deviations above the running mean of the losses before it.
 
-The mean and the variance decay over about 100 steps and lie in the checkpoint, so a resumed run judges as the straight
-one does. A spike enters them cut down to the limit.
+The mean and the variance decay over about 100 steps. They lie in the checkpoint, so a resumed run judges as the
+uninterrupted one. The loss of a spike is clipped to the limit before it is averaged in: one spike barely moves the
+mean, while a loss that stays high becomes the new mean after a while.
 """
 
 from dataclasses import dataclass
 
 DECAY = 0.99
-WARM = 50  # losses before anything is called a spike
+MIN_LOSSES = 50  # before anything is called a spike
 
 
 @dataclass
@@ -20,10 +21,10 @@ class LossTrend:
 
     def is_spike(self, loss: float, sigma: float) -> bool:
         """Whether `loss` is more than `sigma` standard deviations above the trend; 0 turns the test off."""
-        return sigma > 0 and self.count >= WARM and loss > self.mean + sigma * self.variance**0.5
+        return sigma > 0 and self.count >= MIN_LOSSES and loss > self.mean + sigma * self.variance**0.5
 
     def add(self, loss: float, sigma: float) -> None:
-        """Take in the loss of an applied step; of a spike only what is no spike yet, so that a new level is learnt."""
+        """Average in the loss of an applied step, clipped to the limit above which it would be a spike."""
         if self.is_spike(loss, sigma):
             loss = self.mean + sigma * self.variance**0.5
         decay = min(DECAY, self.count / (self.count + 1))

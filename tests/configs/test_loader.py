@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import Field
 
-from configs import Config, load_config
+from configs import Config, InputError, load_config
 from configs.loader import help_text
 
 
@@ -58,13 +58,13 @@ def test_file_over_defaults_and_command_line_over_file(path: Path) -> None:
     ],
 )
 def test_errors_are_one_line_and_name_the_key(path: Path, override: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message if "|" in message else re.escape(message)) as error:
+    with pytest.raises(InputError, match=message if "|" in message else re.escape(message)) as error:
         load_config(Whole, path, [override])
     assert "\n" not in str(error.value)
 
 
 def test_bad_files(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="cannot read the config"):
+    with pytest.raises(InputError, match="cannot read the config"):
         load_config(Whole, tmp_path / "absent.yaml")
     for text, message in [
         ("name: a\nname: b", "line 2: .*'name' is given twice"),
@@ -72,14 +72,14 @@ def test_bad_files(tmp_path: Path) -> None:
         ("", "'name' is required"),
     ]:
         (tmp_path / "bad.yaml").write_text(text)
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(InputError, match=message):
             load_config(Whole, tmp_path / "bad.yaml")
 
 
 def test_other_sections_are_passed_over_only_when_asked(path: Path) -> None:
     path.write_text("name: a\nother: {x: 1}\n")
     assert load_config(Whole, path, ignore_other_sections=True).name == "a"
-    with pytest.raises(ValueError, match="unknown key 'other'"):
+    with pytest.raises(InputError, match="unknown key 'other'"):
         load_config(Whole, path)
 
 
@@ -89,7 +89,24 @@ def test_help_names_every_key_with_its_default() -> None:
     assert "parts.0.size [3]" in text
 
 
+def run_main(root: Path, body: str) -> "subprocess.CompletedProcess[str]":
+    """A command whose `main` has this body, in a process of its own."""
+    code = f"from configs import InputError, run_command\ndef main(arguments): {body}\nrun_command(main)"
+    return subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
+
+
 def test_a_users_error_is_one_line_and_exit_code_2(root: Path) -> None:
-    command = "from configs import run_command\ndef main(a): raise ValueError('x\\n y')\nrun_command(main)"
-    result = subprocess.run([sys.executable, "-c", command], cwd=root, capture_output=True, text=True)
+    result = run_main(root, "raise InputError('x\\n y')")
     assert (result.returncode, result.stdout, result.stderr) == (2, "", "error: x y\n")
+
+
+def test_any_other_error_keeps_its_trace(root: Path) -> None:
+    result = run_main(root, "raise ValueError('x')")
+    assert result.returncode == 1
+    assert result.stderr.startswith("Traceback")
+    assert result.stderr.endswith("ValueError: x\n")
+
+
+def test_a_commands_exit_code_is_passed_on(root: Path) -> None:
+    assert run_main(root, "return 75").returncode == 75
+    assert run_main(root, "return None").returncode == 0

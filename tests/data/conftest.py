@@ -1,6 +1,8 @@
 """Small corpora (the fixtures FX-… of the fault list), one tokenizer, and configurations around them."""
 
+import gzip
 import itertools
+import json
 import os
 import random
 from collections.abc import Callable
@@ -9,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from data import BatchLoader, DataConfig
+from data import BatchLoader, DataConfig, format_hash, merge_states
 from data.tokenizer.train import TokenizerConfig, train
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -114,10 +116,21 @@ def run_steps() -> Callable[..., list[list[Any]]]:
 
 
 @pytest.fixture(scope="session")
+def resumed(run_steps: Callable[..., list[list[Any]]]) -> Callable[..., list[list[Any]]]:
+    """As `run_steps`, from the state after one step's `batches`, which goes through JSON."""
+
+    def run(
+        config: DataConfig, tokenizer: str, batches: list[Any], world_size: int, num_steps: int | None
+    ) -> list[list[Any]]:
+        state = json.loads(json.dumps(merge_states([batch.state for batch in batches])))
+        return run_steps(config, tokenizer, num_steps, world_size=world_size, state=state)
+
+    return run
+
+
+@pytest.fixture(scope="session")
 def hashes() -> Callable[[list[list[Any]]], list[str]]:
     """The hash of each global step."""
-    from data import format_hash
-
     return lambda steps: [format_hash(sum(batch.hash for batch in batches)) for batches in steps]
 
 
@@ -128,8 +141,41 @@ def documents() -> Callable[[list[list[Any]]], list[str]]:
     def collect(steps: list[list[Any]]) -> list[str]:
         ids = []
         for batches in steps:
-            for i in range(len(batches[0].documents)):
-                ids += [piece for batch in batches for piece in batch.documents[i]]
+            for i in range(len(batches[0].piece_ids)):
+                ids += [piece for batch in batches for piece in batch.piece_ids[i]]
         return ids
 
     return collect
+
+
+@pytest.fixture
+def run_file(tmp_path: Path, fx_ids: Path, tokenizer: str) -> Path:
+    """A run's file, with sections that these commands pass over."""
+    path = tmp_path / "run.yaml"
+    values = {
+        "run_dir": "runs/x",
+        "tokenizer": tokenizer,
+        "data": {"sources": [{"path": str(fx_ids)}], "sequence_length": 64, "rows_per_step": 8, "num_lanes": 4},
+        "optimizer": {"learning_rate": 1e-3},
+    }
+    path.write_text(json.dumps(values))
+    return path
+
+
+@pytest.fixture
+def mixed(tmp_path: Path, config: Callable[..., DataConfig], fx_ids: Path) -> Callable[..., DataConfig]:
+    """A DataConfig over sources of several kinds, with faults in them."""
+    lines = ["plain words here", "", "{broken", "x " * 60, "日本 今天天气", "last"] * 20
+    (tmp_path / "a.jsonl").write_text("\n".join(x if x == "{broken" else json.dumps({"text": x}) for x in lines))
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    sources = [
+        {"path": str(fx_ids), "weight": 2.0},
+        {"path": str(tmp_path / "a.jsonl"), "format": "jsonl"},
+        {"path": str(tmp_path / "b.txt.gz")},
+    ]
+
+    def make(**changes: Any) -> DataConfig:
+        defaults = {"sources": sources, "bad_input": {"json_line": "skip"}, "max_document_bytes": 64, "num_epochs": 2}
+        return config(**{**defaults, **changes})
+
+    return make

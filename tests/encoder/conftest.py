@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
@@ -78,13 +79,26 @@ def shape(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-SECOND = ("pre-sinusoidal-relu", "post-sinusoidal-relu", "rope-swiglu-unbiased")  # of their home: slow tests
+# another shape of the same architecture of transformers is in the short suite
+SLOW_TO_EXPORT = ("pre-sinusoidal-relu", "post-sinusoidal-relu", "rope-swiglu-unbiased")
 
 
-@pytest.fixture(params=[pytest.param(s, marks=pytest.mark.slow) if s in SECOND else s for s in SHAPES])
+@pytest.fixture(params=[pytest.param(s, marks=pytest.mark.slow) if s in SLOW_TO_EXPORT else s for s in SHAPES])
 def exportable_shape(request: pytest.FixtureRequest) -> str:
     """Every shape that transformers has, in turn; each takes a fresh process."""
     return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def write_checkpoint() -> Callable[[MaskedLanguageModel, Path], None]:
+    """`write_checkpoint(model, folder)`: encoder.json and model.safetensors, as a run's checkpoints hold them."""
+
+    def write(model: MaskedLanguageModel, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "encoder.json").write_text(model.config.model_dump_json(indent=2))
+        save_file(dict(model.named_parameters()), folder / "model.safetensors")
+
+    return write
 
 
 @pytest.fixture(scope="session")

@@ -56,6 +56,21 @@ def test_no_recompilation_after_three_steps(shape, changes, tiny_model):
     assert graphs[2] == graphs[-1] > 0
 
 
+@pytest.mark.parametrize("every", [0, 1])
+def test_a_compiled_model_follows_new_rope_bases(every, tiny_model):
+    model = tiny_model("rope-geglu-local", gradient_checkpointing=every)
+    expected = tiny_model("rope-geglu-local", rope_base=1e6, local_rope_base=2e4)
+    batch = natural_batch(random.Random(0))
+    torch._dynamo.reset()
+    counters.clear()
+    model.compile(backend="aot_eager")  # in place, as the engines do
+    loss = expected(*batch).loss_sum.item()
+    assert model(*batch).loss_sum.item() != pytest.approx(loss, rel=1e-4)
+    model.encoder.set_rope_bases(expected.config)
+    assert model(*batch).loss_sum.item() == pytest.approx(loss, rel=1e-6)
+    assert counters["stats"]["unique_graphs"] > 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", ["rope-geglu-local", "pre-learned-gelu"])
 def test_inductor_60_steps_of_natural_documents(shape, tiny_config):

@@ -34,9 +34,9 @@ def test_impossible_shapes_are_refused_by_name():
         {"num_segments": 2},
     ],
 )
-def test_a_shape_without_a_home_is_refused_unless_it_is_research(values):
+def test_a_shape_that_transformers_lacks_is_refused_unless_it_is_research(values):
     refuse("no architecture in transformers.*exportable: false", **values)
-    assert EncoderConfig(**values, exportable=False).home is None
+    assert EncoderConfig(**values, exportable=False).huggingface_architecture is None
 
 
 def test_position_and_activation_follow_each_other():
@@ -44,8 +44,14 @@ def test_position_and_activation_follow_each_other():
     assert EncoderConfig(position="learned").activation == "gelu"
     assert EncoderConfig(activation="relu").position == "learned"
     assert EncoderConfig(activation="swiglu").position == "rope"
-    assert EncoderConfig(norm="post").home == "Bert"
+    assert EncoderConfig(norm="post").huggingface_architecture == "Bert"
     assert EncoderConfig.model_validate(EncoderConfig(norm="post").model_dump()) == EncoderConfig(norm="post")
+
+
+def test_what_was_given_stays_told_from_what_was_filled_in():
+    assert EncoderConfig(position="learned").model_fields_set == {"position"}
+    assert EncoderConfig(norm="post", activation="relu").model_fields_set == {"norm", "activation"}
+    assert EncoderConfig().model_fields_set == set()
 
 
 def test_narrow_heads_warn():

@@ -12,7 +12,7 @@ def test_documents_of_a_length_lie_side_by_side():
     assert documents.groups == ((1, 1), (2, 2), (1, 3), (1, 4))
     assert documents.order.tolist() == [5, 3, 4, 6, 7, 0, 1, 2, 8, 9, 10, 11]
     assert documents.positions.tolist() == [0, 0, 1, 0, 1, 0, 1, 2, 0, 1, 2, 3]
-    assert documents.order[documents.inverse].tolist() == list(range(12))
+    assert documents.order[documents.inverse_order].tolist() == list(range(12))
     assert documents.cu_seqlens.tolist() == [0, 1, 3, 5, 8, 12]
     assert documents.cu_seqlens.dtype == torch.int32
     assert documents.max_length == 4
@@ -23,9 +23,9 @@ def test_full_rows_have_no_tail():
 
 
 def test_wrong_lengths_are_refused():
-    with pytest.raises(ValueError, match="row 1: its pieces have 9 tokens, a row holds 8"):
+    with pytest.raises(AssertionError, match="row 1: its documents have 9 tokens, a row holds 8"):
         Documents.from_piece_lengths([[8], [5, 4]], row_length=8)
-    with pytest.raises(ValueError, match="at least one token"):
+    with pytest.raises(AssertionError, match="a document has no token"):
         Documents.from_lengths([3, 0])
-    with pytest.raises(ValueError, match="at least one document"):
+    with pytest.raises(AssertionError, match="there is no document"):
         Documents.from_lengths([])

@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from encoder import loss as loss_module
 from encoder.loss import chunked_cross_entropy
@@ -67,6 +68,7 @@ def test_without_gradients_nothing_is_kept():
 MEASURE = """
 import re, sys, torch
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 from encoder.loss import chunked_cross_entropy
 torch.set_num_threads(1)
 hidden, weight, bias = (torch.randn(*s, requires_grad=True) for s in ((2000, 8), (50_000, 8), (50_000,)))
@@ -92,3 +94,29 @@ def test_peak_memory_is_far_below_the_logits_of_all_masked_tokens(root):
 
     assert peak("chunked") < 0.35 * full
     assert peak("plain") > full  # the measurement sees what it is there to see
+
+
+def test_a_tie_is_no_right_prediction():
+    """A collapsed model gives every token the same logit: it has found nothing."""
+    hidden, weight, bias = torch.zeros(6, 8), torch.zeros(11, 8), torch.zeros(11)
+    assert chunked_cross_entropy(hidden, weight, bias, torch.arange(6)).num_correct == 0
+    bias[3] = 1e-3
+    assert chunked_cross_entropy(hidden, weight, bias, torch.full((6,), 3)).num_correct == 6
+
+
+def test_evaluation_computes_no_gradient():
+    products = torch.ops.aten.mm.out, torch.ops.aten.addmm_.default, torch.ops.aten.addmm.default
+
+    class CountProducts(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.count += function in products
+            return function(*args, **(kwargs or {}))
+
+    counts = []
+    for enabled in (True, False):
+        with torch.set_grad_enabled(enabled), CountProducts() as mode:
+            chunked_cross_entropy(*leaves(40))
+        counts.append(mode.count)
+    assert counts == [3, 1]

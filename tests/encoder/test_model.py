@@ -13,16 +13,16 @@ ROW = 48
 
 
 def packed_batch(seed=0):
-    """Three packed rows with tails, and their documents' ids."""
+    """Three packed rows whose ends are empty, and where their documents stand."""
     torch.manual_seed(seed)
     input_ids = torch.randint(5, 203, (len(LENGTHS) * ROW,))
-    places = []
+    spans = []
     for row, pieces in enumerate(LENGTHS):
         start = row * ROW
         for length in pieces:
-            places.append(slice(start, start + length))
+            spans.append(slice(start, start + length))
             start += length
-    return input_ids, places
+    return input_ids, spans
 
 
 def relative(left, right):
@@ -31,18 +31,18 @@ def relative(left, right):
 
 def test_packed_padded_and_alone_agree_in_values_and_gradients(shape, tiny_model):
     model = tiny_model(shape)
-    input_ids, places = packed_batch()
-    pads = max(place.stop - place.start for place in places) + 5
-    padded = torch.full((len(places), pads), 0)
+    input_ids, spans = packed_batch()
+    pads = max(span.stop - span.start for span in spans) + 5
+    padded = torch.full((len(spans), pads), 0)
     keep = torch.zeros(padded.shape, dtype=torch.bool)
-    for number, place in enumerate(places):
-        padded[number, : place.stop - place.start] = input_ids[place]
-        keep[number, : place.stop - place.start] = True
+    for number, span in enumerate(spans):
+        padded[number, : span.stop - span.start] = input_ids[span]
+        keep[number, : span.stop - span.start] = True
     packed = model.encoder(input_ids, Documents.from_piece_lengths(LENGTHS, ROW))
     ways = {
-        "packed": torch.cat([packed[place] for place in places]),
+        "packed": torch.cat([packed[span] for span in spans]),
         "padded": model.encoder.hidden(padded, keep)[keep],
-        "alone": torch.cat([model.encoder.hidden(input_ids[place][None])[0] for place in places]),
+        "alone": torch.cat([model.encoder.hidden(input_ids[span][None])[0] for span in spans]),
     }
     weights = torch.randn_like(ways["alone"])
     gradients = {}
@@ -118,3 +118,14 @@ def test_overfits_100_rows(shape, tiny_model, tiny_config):
         optimizer.step()
     assert loss.loss_sum.item() / len(masked) < 0.05
     assert loss.num_correct.item() == len(masked)
+
+
+def test_rope_bases_change_without_the_weights(tiny_model):
+    model, input_ids = tiny_model("rope-geglu-local").eval(), torch.randint(5, 203, (2, 40))
+    for bases in ({"rope_base": 1e6, "local_rope_base": 2e4}, {"rope_base": 500.0, "local_rope_base": 1e4}):
+        expected = tiny_model("rope-geglu-local", **bases).eval()
+        before = model.logits(input_ids)
+        model.encoder.set_rope_bases(expected.config)
+        assert model.config == expected.config
+        assert torch.equal(model.logits(input_ids), expected.logits(input_ids))
+        assert not torch.equal(model.logits(input_ids), before)

@@ -124,8 +124,8 @@ def reference_varlen(query, key, value, starts, key_starts, longest, key_longest
     out = torch.empty_like(query)
     for start, end in itertools.pairwise(starts.tolist()):
         q, k, v = (x[start:end].transpose(0, 1) for x in (query, key, value))
-        places = torch.arange(end - start)
-        apart = places[:, None] - places[None, :]
+        positions = torch.arange(end - start)
+        apart = positions[:, None] - positions[None, :]
         seen = torch.ones_like(apart, dtype=torch.bool)
         if window_size != (-1, -1):
             seen = (apart <= window_size[0]) & (apart >= -window_size[1])

@@ -21,7 +21,7 @@ def test_rotated_products_depend_on_the_distance_only():
     torch.manual_seed(0)
     query, key = torch.randn(2, 1, 1, 16)
     angles = rotary_angles(torch.arange(20), 100.0, 16)
-    queries, keys = (rotate(x.expand(20, 1, 16), *angles)[:, 0] for x in (query, key))
+    queries, keys = (rotate(x.expand(20, 1, 16), angles)[:, 0] for x in (query, key))
     products = queries @ keys.T
     for distance in range(-19, 20):
         diagonal = products.diagonal(distance)
@@ -33,6 +33,6 @@ def test_rotated_products_depend_on_the_distance_only():
 def test_half_precision_is_rotated_in_float32():
     x = torch.randn(500, 2, 16)
     angles = rotary_angles(torch.arange(500), 10_000.0, 16)
-    half = rotate(x.bfloat16(), *angles)
+    half = rotate(x.bfloat16(), angles)
     assert half.dtype == torch.bfloat16
-    assert (half.float() - rotate(x.bfloat16().float(), *angles)).abs().max() <= 0.02
+    assert (half.float() - rotate(x.bfloat16().float(), angles)).abs().max() <= 0.02

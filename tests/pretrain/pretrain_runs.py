@@ -62,6 +62,7 @@ def start(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,  # so that a test can signal the whole job as a group
     )
 
 

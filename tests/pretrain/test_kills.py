@@ -6,6 +6,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -97,6 +98,38 @@ def test_r12_random_kills_over_a_run(write_config: Write, tmp_path: Path, proces
         assert losses == pytest.approx(expected, abs=1e-3)  # sums in another order, over the whole run
     else:
         assert losses == expected
+
+
+def test_kills_with_a_corpus_that_moves_between_the_starts(write_config: Write, tmp_path: Path, corpus: Path) -> None:
+    """Copied anew to another folder, as when it is staged on a node's own disk, with workers and two processes."""
+    rng, number = random.Random("moves"), kills(30)
+    training = {"num_steps": number * STEPS_A_KILL, "rows_per_device": 2}
+    values = {"training": training, "data__num_workers": 1, "checkpoint": {"save_every": 2, "keep_last": 2}}
+    config, folder = write_config("killed", **values), tmp_path / "killed"
+    lines = corpus.read_text().splitlines(keepends=True)
+
+    def staged(start: int) -> str:
+        place = tmp_path / f"stage_{start}" / "part"
+        place.mkdir(parents=True)
+        for part in range(4):
+            (place / f"{part}.jsonl").write_text("".join(lines[part::4]))
+        if start:
+            shutil.rmtree(tmp_path / f"stage_{start - 1}")
+        return f"data.sources=[{{path: '{place.parent}/*/*.jsonl', format: jsonl}}]"
+
+    for kill in range(number):
+        target = kill * STEPS_A_KILL + rng.randrange(STEPS_A_KILL // 2)
+        starts = len(read_metrics_safely(folder))
+        process = start(config, staged(kill), processes=2)
+        wait_for(lambda starts=starts: len(read_metrics_safely(folder)) > starts, process, 0.1)
+        wait_for(lambda target=target: last_step(folder) >= target, process)
+        kill_all(process, folder)
+    code, output = run(config, sources := staged(number), processes=2)
+    assert code == 0, output
+    assert len(read_metrics_safely(folder)) == number + 1
+    assert run(write_config("straight", training=training), sources, processes=2)[0] == 0
+    for key in ("batch_hash", "loss"):
+        assert history(folder, key) == history(tmp_path / "straight", key)
 
 
 def test_r12_kills_in_the_middle_of_a_save(write_config: Write, tmp_path: Path) -> None:

@@ -138,7 +138,27 @@ def test_ranks_with_different_configurations_are_refused(write_config: Write, tm
     errors = [process.communicate(timeout=100)[1] for process in ranks]
     assert [process.returncode for process in ranks] == [2, 2], errors
     assert all("another configuration" in error and "optimizer.learning_rate" in error for error in errors), errors
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run" / "config.yaml").exists()
+    assert status(tmp_path / "run")["state"] == "bad_input"
+
+
+def test_ranks_whose_local_copies_of_the_text_differ_are_refused(write_config: Write, tmp_path: Path) -> None:
+    """As when each node has its own copy of the corpus: a relative path, and each rank in a folder of its own."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    config, ranks = str(write_config(data__sources=[{"path": "text.txt"}])), []
+    for rank in range(2):
+        node = tmp_path / f"node{rank}"
+        node.mkdir()
+        (node / "text.txt").write_text(f"bal bel bil bol {'bul' if rank else 'dal'}\n" * 200)
+        place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        environment = {**ENVIRONMENT, **place, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-m", "pretrain", config]
+        ranks.append(subprocess.Popen(command, cwd=node, env=environment, stderr=subprocess.PIPE, text=True))
+    errors = [process.communicate(timeout=100)[1] for process in ranks]
+    assert [process.returncode for process in ranks] == [2, 2], errors
+    assert all("has other data than rank" in error and "'text.txt' changed" in error for error in errors), errors
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
@@ -224,7 +244,7 @@ def test_a_full_disk_keeps_the_last_whole_checkpoint(write_config: Write, tmp_pa
         assert code == 1
         assert "no checkpoint was written" in output
         assert "the disk is full" in output
-        assert re.search(rf"{folder}/checkpoints/step_\d+: the disk is full: \d+ bytes needed, \d+ free", output)
+        assert re.search(rf"{folder}/checkpoints/step_\d+: the disk is full \(\d+ bytes needed, \d+ free\)", output)
         assert read_metrics(folder)[-1]["step"] == 20  # it went on, on both ranks, to the last step
         assert status(folder)["state"] == "failed"
         assert "the last checkpoint could not be saved" in status(folder)["reason"]

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from configs import load_config
 from pretrain.__main__ import main
 from pretrain.config import PretrainConfig
-from pretrain.phases import phase_after, phases_of
+from pretrain.phases import phase_after
 
 Write = Callable[..., Path]
 
@@ -56,7 +56,7 @@ def test_a_run_of_three_phases_resumes_exactly_in_each(write_config: Write, tmp_
 
 def test_phases_are_the_configuration_with_overrides(write_config: Write) -> None:
     config = load_config(PretrainConfig, write_config(phases=PHASES))
-    phases = phases_of(config)
+    phases = config.cut_into_phases()
     assert [(phase.start, phase.end) for phase in phases] == [(0, 6), (6, 14), (14, 20)]
     assert [phase.config.data.rows_per_step for phase in phases] == [4, 8, 8]
     assert [phase_after(phases, step) is phases[n] for step, n in ((0, 0), (5, 0), (6, 1), (14, 2), (20, 2))] == [

@@ -10,6 +10,7 @@ import torch
 from pretrain_runs import read_metrics
 from safetensors.torch import load_file
 
+from configs import InputError
 from pretrain.__main__ import main
 from pretrain.evaluate import main as evaluate
 
@@ -56,7 +57,7 @@ def test_r11_the_rates_of_a_resumed_run_are_the_straight_runs_and_another_total_
     assert rates[:3] == pytest.approx([1.5e-3, 3e-3, 3e-3 * 17 / 18])
     assert rates == sorted(rates[:2]) + sorted(rates[2:], reverse=True)
     other = write_config(schedule=schedule, training={"num_steps": 40, "rows_per_device": 4})
-    with pytest.raises(ValueError, match=r"belongs to another run: 'training.num_steps' is 20 there and 40 here"):
+    with pytest.raises(ValueError, match=r"belongs to another run: 'training.num_steps' was 20 when"):
         main([str(other)])
 
 
@@ -158,13 +159,29 @@ def test_a_line_of_the_history_has_what_is_promised(write_config: Write, tmp_pat
         ({"evaluation__every": 5}, "evaluation.every needs evaluation.sources"),
     ],
 )
-def test_bad_input_is_one_line_before_anything_is_written(
+def test_bad_input_is_one_line_and_only_the_status_is_written(
     write_config: Write, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message) as error:
         main([str(write_config(**changes))])
     assert "\n" not in str(error.value)
-    assert not (tmp_path / "run").exists()
+    written = {path.name for path in (tmp_path / "run").glob("*")}
+    assert written <= {"status.json", ".lock"}
+    if "unknown key" not in message and written:  # run_dir is known once the configuration is read
+        found = json.loads((tmp_path / "run" / "status.json").read_text())
+        assert (found["state"], found["reason"].removeprefix("InputError: ")) == ("bad_input", str(error.value))
+
+
+def test_a_preempted_run_whose_next_start_fails_early_says_so(write_config: Write, tmp_path: Path) -> None:
+    """A script that starts a run again while its status says `preempted` would do so for ever."""
+    main([str(write_config())])
+    status = tmp_path / "run" / "status.json"
+    status.write_text('{"state": "preempted", "step": 20, "reason": ""}')
+    with pytest.raises(InputError, match="nowhere"):
+        main([str(write_config(data__sources=[{"path": "nowhere/*.txt"}]))])
+    found = json.loads(status.read_text())
+    assert (found["state"], found["step"]) == ("bad_input", 20)
+    assert "nowhere" in found["reason"]
 
 
 def test_a_missing_text_column_is_named(write_config: Write, tmp_path: Path) -> None:
@@ -177,7 +194,7 @@ def test_a_missing_text_column_is_named(write_config: Write, tmp_path: Path) -> 
 def test_a_run_folder_of_another_run_is_left_alone(write_config: Write, tmp_path: Path) -> None:
     main([str(write_config())])
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*") if p.is_file()}
-    with pytest.raises(ValueError, match=r"'encoder.num_layers' is 2 there and 3 here"):
+    with pytest.raises(ValueError, match=r"'encoder.num_layers' was 2 when that run was started and is 3 now"):
         main([str(write_config(encoder__num_layers=3))])
     assert before == {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*") if p.is_file()}
 
@@ -218,17 +235,17 @@ def test_details_hold_gradients_by_group_and_attention_by_layer(write_config: Wr
 def test_spikes_are_logged_and_skipped_when_asked(
     write_config: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pretrain.engines.base import TorchEngine
+    from pretrain.engines.plain import PlainEngine
 
-    forward, calls = TorchEngine.forward, []
+    forward, calls = PlainEngine.forward, []
 
     def with_a_spike(self: Any, inputs: Any, last: bool) -> Any:
         calls.append(None)
         loss = forward(self, inputs, last)
         return loss._replace(loss_sum=loss.loss_sum * (2.0 if len(calls) in range(45, 49) else 1.0))  # step 12
 
-    monkeypatch.setattr(TorchEngine, "forward", with_a_spike)
-    monkeypatch.setattr("pretrain.spikes.WARM", 5)
+    monkeypatch.setattr(PlainEngine, "forward", with_a_spike)
+    monkeypatch.setattr("pretrain.optim.spikes.MIN_LOSSES", 5)
     training = {"num_steps": 20, "rows_per_device": 2, "spike_sigma": 6.0}
     main([str(write_config("logged", training=training))])
     assert [entry["step"] for entry in read_metrics(tmp_path / "logged") if entry.get("spike")] == [12]
@@ -241,15 +258,15 @@ def test_spikes_are_logged_and_skipped_when_asked(
 def test_too_many_steps_without_a_finite_gradient_stop_the_run(
     write_config: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pretrain.engines.base import TorchEngine
+    from pretrain.engines.plain import PlainEngine
 
-    forward = TorchEngine.forward
+    forward = PlainEngine.forward
 
     def poisoned(self: Any, inputs: Any, last: bool) -> Any:
         loss = forward(self, inputs, last)
         return loss._replace(loss_sum=loss.loss_sum * torch.nan)
 
-    monkeypatch.setattr(TorchEngine, "forward", poisoned)
+    monkeypatch.setattr(PlainEngine, "forward", poisoned)
     training = {"num_steps": 20, "rows_per_device": 2, "max_skipped_steps": 3}
     with pytest.raises(RuntimeError, match="3 steps in a row were skipped"):
         main([str(write_config(training=training))])

@@ -6,7 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.data.sources.over_hub import BRANCH, ROOT, SERVER, answer  # first: it sets the hub's address
+
+from tests.data.sources.over_hub import (  # first: it says where the hub is before anybody asks
+    BRANCH,
+    ROOT,
+    SERVER,
+    answer,
+)
 
 # isort: split
 from datasets import ClassLabel, Dataset, Features, Value
