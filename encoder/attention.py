@@ -12,7 +12,6 @@ S or B, T.
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.attention import varlen
 
 from encoder.config import EncoderConfig
 from encoder.documents import Documents
@@ -110,7 +109,9 @@ def varlen_attention(query: Tensor, key: Tensor, value: Tensor, documents: Docum
     """(S, A, D) each, half precision on CUDA, to (S, A, D)."""
     starts, longest = documents.cu_seqlens, documents.max_length
     window_size = (-1, -1) if window is None else (window, window)
-    attended = varlen.varlen_attn(query, key, value, starts, starts, longest, longest, window_size=window_size)
+    from torch.nn.attention.varlen import varlen_attn
+
+    attended = varlen_attn(query, key, value, starts, starts, longest, longest, window_size=window_size)
     assert isinstance(attended, Tensor)  # a tuple only where auxiliary outputs are asked for
     return attended
 

@@ -39,6 +39,7 @@ IN_FUNCTIONS = {  # libraries that functions may import, and why
     "deepspeed": "takes seconds and warns; only `engine.name: deepspeed` needs it",
     "wandb": "takes a second; only a run with this tracker needs it",
     "torch.utils.tensorboard": "loads tensorboard; only a run with this tracker needs it",
+    "torch.nn.attention.varlen": "loads torch._dynamo, more than a second; only half precision on CUDA needs it",
     "jieba": "only `mask.unit: chinese_word` needs it",
     "matplotlib": "takes a second; only pictures need it",
     "onnxruntime": "an optional dependency (`onnx`)",
