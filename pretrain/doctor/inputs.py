@@ -1,0 +1,188 @@
+"""Checks of what the run reads: configuration, tokenizer, starting weights, sources, and how they fit together."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from configs import load_config
+from configs.loader import validate
+from data.config import SourceConfig
+from data.sources.bad_input import Counts, accept
+from data.sources.lines import Record, read
+from data.sources.unit import Plan, Unit, plan
+from data.tokenizer.load import load_tokenizer
+from pretrain.config import PretrainConfig, first_difference
+from pretrain.doctor.examination import CannotLookError, Examination, Finding
+from pretrain.doctor.verdict import Verdict, describe_difference, failed, group_by_value, in_bytes, passed, warned
+from pretrain.start import resolve
+
+SAMPLE_UNITS, SAMPLE_RECORDS = 8, 25  # of a source: units spread over it, and records from the start of each
+SAMPLE_CHARACTERS = 10_000  # of a text
+MOST_UNKNOWN = 0.05  # share of the tokens
+MOST_TOKENS_PER_CHARACTER = 1.2  # more: the script's characters fall apart into bytes
+
+
+def look_at_configuration(x: Examination) -> Finding:
+    """Read the file and the command line."""
+    x.given_config = load_config(PretrainConfig, x.arguments[0], x.arguments[1:])
+    return {"values": x.given_config.model_dump(mode="json"), "folder": str(Path.cwd())}
+
+
+def judge_configuration(x: Examination, findings: list[Finding]) -> Verdict:
+    """The same for every rank."""
+    groups = group_by_value([finding["values"] for finding in findings])
+    if len(groups) > 1:
+        (most, _), (other, ranks) = groups[:2]
+        difference = first_difference(_as_config(most), _as_config(other))
+        where = f"'{difference.key}' is {difference.second!r}, elsewhere {difference.first!r}" if difference else ""
+        return failed(f"{x.name(ranks)} reads another one: {where}", "give all hosts the same file and command line")
+    folders = describe_difference([finding["folder"] for finding in findings], x.meeting.hosts)
+    if folders:
+        remedy = "relative paths mean different folders there: start all ranks in the same one"
+        return warned(f"equal, but read in {folders}", remedy)
+    return passed(f"{x.arguments[0]}, equal on {len(findings)} rank(s)")
+
+
+def _as_config(values: Any) -> PretrainConfig:
+    return validate(PretrainConfig, values, "configuration of another rank")
+
+
+def look_at_tokenizer(x: Examination) -> Finding:
+    """Load it. InputError where it is missing or lacks a special token."""
+    loaded = load_tokenizer(x.config.tokenizer, x.config.data.mask.unit)
+    x.loaded_tokenizer = loaded
+    return {"digest": loaded.digest, "size": loaded.special.vocab_size}
+
+
+def judge_tokenizer(x: Examination, findings: list[Finding]) -> Verdict:
+    """The same for every rank."""
+    difference = describe_difference([finding["digest"] for finding in findings], x.meeting.hosts)
+    if difference:
+        return failed(f"{x.config.tokenizer} differs: digest {difference}", "copy one tokenizer to all hosts")
+    return passed(f"{x.config.tokenizer}, {findings[0]['size']} tokens, digest {findings[0]['digest']}")
+
+
+def look_at_model(x: Examination) -> Finding:
+    """Complete the encoder's shape. InputError where tokenizer, `start_from` and configuration do not fit together."""
+    tokens = x.tokenizer.special.vocab_size
+    x.complete_config = resolve(x.config)
+    return {"parameters": x.completed.encoder.num_parameters(), "tokens": tokens}
+
+
+def judge_model(x: Examination, findings: list[Finding]) -> Verdict:
+    """Its size."""
+    difference = describe_difference([f"{finding['parameters']:,}" for finding in findings], x.meeting.hosts)
+    if difference:
+        return failed(f"parameters: {difference}", "give all hosts the same tokenizer and start_from")
+    encoder = x.completed.encoder
+    start = f", weights of {x.config.start_from}" if x.config.start_from else ""
+    tokens = f"{encoder.vocab_size} rows for {findings[0]['tokens']} tokens"
+    shape = f"{encoder.num_layers} layers of width {encoder.hidden_size}, {tokens}"
+    return passed(f"{findings[0]['parameters']:,} parameters ({shape}){start}")
+
+
+def sources_of(config: PretrainConfig) -> list[SourceConfig]:
+    """Training and held-out sources."""
+    return [*config.data.sources, *config.evaluation.sources]
+
+
+def look_at_sources(x: Examination) -> Finding:
+    """List the files of every source and read its first record. InputError that names the source or the file."""
+    data, found, plans = x.config.data, [], []
+    for source in sources_of(x.config):
+        its_plan = plan(source, data.num_lanes, data.bad_input)
+        plans.append(its_plan)
+        if its_plan.units:
+            record = next(_records(x, its_plan.source, its_plan.units[0]), None)
+            if record and record.fault:
+                accept(record, data.bad_input, Counts())
+        size = sum(file.size for file in its_plan.files) if its_plan.has_bytes else 0
+        found.append({"files": len(its_plan.files), "bytes": size, "manifest": its_plan.manifest})
+    x.plans = plans
+    return {"sources": found}
+
+
+def judge_sources(x: Examination, findings: list[Finding]) -> Verdict:
+    """The same files for every rank."""
+    shown = []
+    for number, source in enumerate(sources_of(x.config)):
+        name, of_ranks = _name(source), [finding["sources"][number] for finding in findings]
+        groups = group_by_value([of_rank["manifest"] for of_rank in of_ranks])
+        if len(groups) > 1:
+            parts = (f"{of_ranks[ranks[0]]['files']} file(s), manifest {manifest} on {x.name(ranks)}"
+                     for manifest, ranks in groups)  # fmt: skip
+            return failed(f"{name} differs: {', '.join(parts)}", "give all hosts the same files, at the same paths")
+        size = f", {in_bytes(of_ranks[0]['bytes'])}" if of_ranks[0]["bytes"] else ""
+        shown.append(f"{name} ({of_ranks[0]['files']} file(s){size})")
+    return passed(", ".join(shown))
+
+
+def _name(source: SourceConfig) -> str:
+    return source.path or source.hub
+
+
+def _records(x: Examination, source: SourceConfig, unit: Unit) -> Iterator[Record]:
+    data = x.config.data
+    cut_long = data.bad_input.too_long == "replace"
+    return read(unit, (unit.start, 0, 0), source, data.max_document_bytes, cut_long)
+
+
+def look_at_fit(x: Examination) -> Finding:
+    """On rank 0: tokenise a sample of each source."""
+    if not x.meeting.is_main:
+        return {}
+    if not x.plans:
+        raise CannotLookError("needs the sources, see 'sources'")
+    tokenizer = x.tokenizer.tokenizer
+    unknown_id = find_unknown_id(tokenizer)
+    found = []
+    for its_plan in x.plans:
+        records = list(_sample(x, its_plan))
+        texts = [record.text[:SAMPLE_CHARACTERS] for record in records if not record.fault]
+        ids = [i for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False) for i in encoding.ids]
+        characters = sum(map(len, texts))
+        found.append({
+            "records": len(records), "used": len(texts), "tokens": len(ids),
+            "unknown": sum(i == unknown_id for i in ids) / max(1, len(ids)),
+            "per_character": len(ids) / max(1, characters),
+            "fault": next((record.detail for record in records if record.fault), ""),
+        })  # fmt: skip
+    return {"sources": found}
+
+
+def _sample(x: Examination, its_plan: Plan) -> Iterator[Record]:
+    every = max(1, len(its_plan.units) // SAMPLE_UNITS)
+    for unit in its_plan.units[::every][:SAMPLE_UNITS]:
+        yield from itertools.islice(_records(x, its_plan.source, unit), SAMPLE_RECORDS)
+
+
+def find_unknown_id(tokenizer: Tokenizer) -> int | None:
+    """Id of the token that stands for what the vocabulary lacks; None where there is none, as in byte-level BPE."""
+    model = json.loads(tokenizer.to_str())["model"]
+    if "unk_id" in model:
+        return None if model["unk_id"] is None else int(model["unk_id"])
+    token = model.get("unk_token")
+    return tokenizer.token_to_id(token) if token else None
+
+
+def judge_fit(x: Examination, findings: list[Finding]) -> Verdict:
+    """Few unknown tokens, and most records of use."""
+    shown, wrong = [], []
+    for source, of_source in zip(sources_of(x.config), findings[0]["sources"], strict=True):
+        name = _name(source)
+        line = f"{name}: {of_source['unknown']:.1%} unknown, {of_source['per_character']:.2f} tokens a character"
+        shown.append(line)
+        if 2 * of_source["used"] < of_source["records"]:
+            unused = of_source["records"] - of_source["used"]
+            wrong.append(
+                f"{name}: {unused} of {of_source['records']} sampled records cannot be used ({of_source['fault']})"
+            )
+        elif of_source["unknown"] > MOST_UNKNOWN or of_source["per_character"] > MOST_TOKENS_PER_CHARACTER:
+            wrong.append(line)
+    if wrong:
+        return warned("; ".join(wrong), "train the tokenizer on text of this kind, or mend text_column and format")
+    return passed("; ".join(shown))

@@ -1,0 +1,220 @@
+"""Checks of the launch and of each machine: processes, versions, processor cores, shared memory, open files, clocks."""
+
+import hashlib
+import os
+import platform
+import resource
+import shutil
+import socket
+import time
+from collections import Counter
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+from configs import InputError
+from data import check_world_size
+from pretrain.doctor.examination import Examination, Finding
+from pretrain.doctor.verdict import Verdict, describe_difference, failed, in_bytes, passed, skipped, warned
+
+PACKAGES = (
+    "torch", "numpy", "tokenizers", "safetensors", "pyarrow", "transformers", "datasets", "accelerate", "deepspeed",
+)  # fmt: skip
+OUR_CODE = ("configs", "data", "encoder", "pretrain")
+SHARED_MEMORY = Path("/dev/shm")
+SHARED_MEMORY_WITH_NCCL = 1 << 30  # NCCL's documentation asks containers for --shm-size=1g
+SHARED_MEMORY_ON_CPU = 16 << 20  # for the semaphores of data workers, and others' use
+OTHER_FILES = 256  # descriptors that a process has open beside the files of its sources
+CLOCK_TOLERANCE_SECONDS = 1.0
+
+
+def look_at_processes(x: Examination) -> Finding:
+    """This process's place in the job."""
+    try:
+        address = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        address = ""
+    tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", 1))
+    return {"world_size": x.processes.world_size, "address": address, "tasks": tasks}
+
+
+def judge_processes(x: Examination, findings: list[Finding]) -> Verdict:
+    """How many processes came on which hosts."""
+    tasks, count = findings[0]["tasks"], len(findings)
+    if count == 1 and tasks > 1:
+        return failed(
+            f"Slurm started {tasks} tasks here, and each believes that it is alone: RANK and WORLD_SIZE are not set",
+            "start it as launch/slurm.sh does, or with torchrun on each node",
+        )
+    by_host = Counter(x.meeting.hosts[rank] for rank in range(count))
+    found = f"{count} on {len(by_host)} host(s): " + ", ".join(f"{n} on {host}" for host, n in by_host.items())
+    sizes = describe_difference([finding["world_size"] for finding in findings], x.meeting.hosts)
+    if sizes:
+        return failed(f"WORLD_SIZE is {sizes}", "give every process the same WORLD_SIZE, or use a launcher")
+    unreachable = [rank for rank, finding in enumerate(findings) if not _is_reachable(finding["address"])]
+    if len(by_host) > 1 and unreachable:
+        return warned(
+            f"{found}; the own host name has no address that others could reach on {x.name(unreachable)}",
+            "name the network's interface in GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME, or mend /etc/hosts",
+        )
+    return passed(found)
+
+
+def _is_reachable(address: str) -> bool:
+    return bool(address) and not address.startswith("127.")
+
+
+def look_at_process_count(x: Examination) -> Finding:
+    """Nothing: rank 0 knows the number."""
+    return {}
+
+
+def judge_process_count(x: Examination, findings: list[Finding]) -> Verdict:
+    """Whether the batch can be cut over so many processes."""
+    try:
+        x.config.check_processes(len(findings))
+        for phase in x.config.cut_into_phases():
+            check_world_size(phase.config.data, len(findings))
+    except InputError as error:
+        return failed(str(error), "start one of the allowed numbers, or change data.num_lanes or data.rows_per_step")
+    accumulated = x.config.data.rows_per_step // x.config.training.rows_per_device // len(findings)
+    return passed(
+        f"{len(findings)}, each with {accumulated} micro-batch(es) of {x.config.training.rows_per_device} rows"
+    )
+
+
+def look_at_versions(x: Examination) -> Finding:
+    """Version of everything that computes, and a digest of our own code."""
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    versions["CUDA"] = torch.version.cuda or "none"
+    versions["this code"] = digest_of_code()
+    return versions
+
+
+def digest_of_code() -> str:
+    """Eight hex digits of the names and contents of our own modules."""
+    root = Path(__file__).resolve().parents[2]
+    digest = hashlib.sha256()
+    for path in sorted(path for package in OUR_CODE for path in (root / package).rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:8]
+
+
+def judge_versions(x: Examination, findings: list[Finding]) -> Verdict:
+    """Equal on all ranks, and all there."""
+    differing = []
+    for name in findings[0]:
+        difference = describe_difference([finding[name] for finding in findings], x.meeting.hosts)
+        if difference:
+            differing.append(f"{name} is {difference}")
+    if differing:
+        return failed("; ".join(differing), "give all hosts the same environment and the same copy of the code")
+    found = ", ".join(f"{name} {version}" for name, version in findings[0].items())
+    absent = [name for name, version in findings[0].items() if version == "not installed"]
+    return warned(found, f"install {', '.join(absent)}, if this run uses it") if absent else passed(found)
+
+
+def look_at_cores(x: Examination) -> Finding:
+    """Cores that this process may run on, and what wants them."""
+    try:
+        cores = sorted(os.sched_getaffinity(0))
+    except AttributeError:
+        cores = list(range(os.cpu_count() or 1))
+    computing = torch.get_num_threads() if x.processes.device.type == "cpu" else 1
+    return {"cores": cores, "wanted": computing + x.config.data.num_workers, "threads": computing}
+
+
+def judge_cores(x: Examination, findings: list[Finding]) -> Verdict:
+    """Enough for the threads and the data workers of all processes of a host."""
+    hosts = x.meeting.hosts
+    short = []
+    for host in dict.fromkeys(hosts.values()):
+        here = [finding for rank, finding in enumerate(findings) if hosts[rank] == host]
+        cores, wanted = len({core for finding in here for core in finding["cores"]}), sum(f["wanted"] for f in here)
+        if wanted > cores:
+            short.append(f"{host} gives {cores} core(s) to {wanted} busy threads and data workers")
+    most = max(finding["threads"] for finding in findings)
+    found = (
+        f"{len(findings[0]['cores'])} for rank 0, {most} thread(s) and {x.config.data.num_workers} data workers a rank"
+    )
+    if short:
+        return warned("; ".join(short), "set OMP_NUM_THREADS, ask for more cores a task, or lower data.num_workers")
+    return passed(found)
+
+
+def look_at_shared_memory(x: Examination) -> Finding:
+    """Free bytes of /dev/shm; None where there is none."""
+    there = SHARED_MEMORY.is_dir()
+    usage = shutil.disk_usage(SHARED_MEMORY) if there else None
+    return {"total": usage.total if usage else 0, "free": usage.free if usage else 0}
+
+
+def judge_shared_memory(x: Examination, findings: list[Finding]) -> Verdict:
+    """Room for NCCL's transport within a host, and for the data workers' semaphores."""
+    with_nccl = x.processes.device.type == "cuda" and len(findings) > 1
+    needed = SHARED_MEMORY_WITH_NCCL if with_nccl else SHARED_MEMORY_ON_CPU
+    least = min(findings, key=lambda finding: finding["free"])
+    found = f"{in_bytes(least['free'])} of {in_bytes(least['total'])} free"
+    short = [rank for rank, finding in enumerate(findings) if finding["free"] < needed]
+    if short:
+        return warned(
+            f"{found} on {x.name(short)}, {in_bytes(needed)} are wise",
+            f"give the container --shm-size=1g or --ipc=host, or delete what lies in {SHARED_MEMORY}",
+        )
+    return passed(found)
+
+
+def look_at_open_files(x: Examination) -> Finding:
+    """The limit of open files, and what a data worker of this rank can have open."""
+    data = x.config.data
+    lanes = -(-data.num_lanes // x.processes.world_size)
+    of_worker = -(-lanes // max(1, min(data.num_workers, lanes)))
+    units = data.open_units if data.shuffle else 1
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = None if hard == resource.RLIM_INFINITY else hard
+    return {"limit": limit, "needed": of_worker * len(data.sources) * units + OTHER_FILES}
+
+
+def judge_open_files(x: Examination, findings: list[Finding]) -> Verdict:
+    """The hard limit counts: a worker raises its own soft one."""
+    short = [
+        r for r, finding in enumerate(findings) if finding["limit"] is not None and finding["limit"] < finding["needed"]
+    ]
+    limits = [finding["limit"] for finding in findings if finding["limit"] is not None]
+    found = (
+        f"{findings[0]['needed']} needed by a process, {min(limits) if limits else 'any number'} allowed (ulimit -Hn)"
+    )
+    if short:
+        return failed(
+            f"{found} on {x.name(short)}", "raise the hard limit, or data.num_workers, or lower data.open_units"
+        )
+    return passed(found)
+
+
+def look_at_clocks(x: Examination) -> Finding:
+    """The time at which all ranks hear the same word of rank 0."""
+    x.meeting.share("clocks/ready", None)
+    x.meeting.from_main("clocks/now", None)
+    return {"time": time.time()}
+
+
+def judge_clocks(x: Examination, findings: list[Finding]) -> Verdict:
+    """How far the hosts' clocks are apart, give or take the way of a message."""
+    if len(findings) == 1:
+        return skipped("one process")
+    apart = [finding["time"] - findings[0]["time"] for finding in findings]
+    spread = max(apart) - min(apart)
+    found = f"at most {spread:.3f} s apart"
+    wrong = [rank for rank, seconds in enumerate(apart) if abs(seconds) > CLOCK_TOLERANCE_SECONDS]
+    if wrong:
+        return warned(
+            f"{found}: {', '.join(f'{x.name([rank])} {apart[rank]:+.1f} s' for rank in wrong[:4])} against rank 0",
+            "let chrony or ntpd set the clocks: logs and files' times of several hosts do not fit together",
+        )
+    return passed(found)
