@@ -15,9 +15,9 @@ import torch
 from configs import InputError, run_command
 from pretrain.doctor.checks import CHECKS
 from pretrain.doctor.examination import Examination, run_checks
-from pretrain.doctor.meeting import open_meeting
+from pretrain.doctor.meeting import FAILED, open_meeting
 from pretrain.doctor.report import Report
-from pretrain.doctor.time_limit import FAILED, TimeLimit
+from pretrain.doctor.time_limit import TimeLimit
 from pretrain.processes import Processes, find_processes
 
 LIMIT_SECONDS = 120.0
@@ -76,12 +76,10 @@ def find_place() -> tuple[Processes, str]:
     try:
         return find_processes(), ""
     except InputError as error:
-        rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-        return Processes(rank, world_size, torch.device("cpu")), str(error)
-    except ValueError:
-        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
-        values = ", ".join(f"{name}={os.environ[name]!r}" for name in names if name in os.environ)
-        raise InputError(f"the environment must name numbers, not {values}") from None
+        rank, world_size = (os.environ.get(name) or default for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
+        if not (rank.isdigit() and world_size.isdigit() and int(rank) < int(world_size)):
+            raise
+        return Processes(int(rank), int(world_size), torch.device("cpu")), str(error)
 
 
 def main(arguments: list[str]) -> int:
@@ -93,18 +91,23 @@ def main(arguments: list[str]) -> int:
     report = Report(options.as_json)
     examination = Examination(options.arguments, processes, device_fault, meeting)
     limit = TimeLimit(options.limit_seconds, began, examination, report)
-    handler = signal.signal(signal.SIGTERM, _end)  # so that the checks clean up on the way out
+    handler = signal.signal(signal.SIGTERM, end_by_signal)  # so that the checks clean up on the way out
     try:
         run_checks(examination, CHECKS, report)
         has_failed = meeting.from_main("has failed", meeting.is_main and report.end(processes.world_size))
         meeting.close()
+    except BaseException:
+        if meeting.is_main:
+            meeting.end_for_all()
+        raise
     finally:
         limit.lift()
         signal.signal(signal.SIGTERM, handler)
     return FAILED if has_failed else 0
 
 
-def _end(number: int, frame: FrameType | None) -> None:
+def end_by_signal(number: int, frame: FrameType | None) -> None:
+    """End as the signal would, but with everything cleaned up on the way out."""
     sys.exit(128 + number)
 
 

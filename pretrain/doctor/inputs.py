@@ -12,13 +12,15 @@ from configs import load_config
 from configs.loader import validate
 from data.config import SourceConfig
 from data.sources.bad_input import Counts, accept
-from data.sources.lines import Record, read
-from data.sources.unit import Plan, Unit, plan
+from data.sources.formats import plan, read
+from data.sources.unit import Plan, Record, Unit
 from data.tokenizer.load import load_tokenizer
-from pretrain.config import PretrainConfig, first_difference
+from pretrain.config import PretrainConfig
 from pretrain.doctor.examination import CannotLookError, Examination, Finding
 from pretrain.doctor.verdict import Verdict, describe_difference, failed, group_by_value, in_bytes, passed, warned
-from pretrain.start import resolve
+from pretrain.runs.changes import first_difference
+from pretrain.runs.folder import RunFolder
+from pretrain.start import resolve, tokenizer_folder
 
 SAMPLE_UNITS, SAMPLE_RECORDS = 8, 25  # of a source: units spread over it, and records from the start of each
 SAMPLE_CHARACTERS = 10_000  # of a text
@@ -53,9 +55,10 @@ def _as_config(values: Any) -> PretrainConfig:
 
 def look_at_tokenizer(x: Examination) -> Finding:
     """Load it. InputError where it is missing or lacks a special token."""
-    loaded = load_tokenizer(x.config.tokenizer, x.config.data.mask.unit)
+    folder = tokenizer_folder(x.config, RunFolder(x.config.run_dir))
+    loaded = load_tokenizer(folder, x.config.data.mask.unit)
     x.loaded_tokenizer = loaded
-    return {"digest": loaded.digest, "size": loaded.special.vocab_size}
+    return {"folder": folder, "digest": loaded.digest, "size": loaded.special.vocab_size}
 
 
 def judge_tokenizer(x: Examination, findings: list[Finding]) -> Verdict:
@@ -63,13 +66,13 @@ def judge_tokenizer(x: Examination, findings: list[Finding]) -> Verdict:
     difference = describe_difference([finding["digest"] for finding in findings], x.meeting.hosts)
     if difference:
         return failed(f"{x.config.tokenizer} differs: digest {difference}", "copy one tokenizer to all hosts")
-    return passed(f"{x.config.tokenizer}, {findings[0]['size']} tokens, digest {findings[0]['digest']}")
+    return passed(f"{findings[0]['folder']}, {findings[0]['size']} tokens, digest {findings[0]['digest']}")
 
 
 def look_at_model(x: Examination) -> Finding:
     """Complete the encoder's shape. InputError where tokenizer, `start_from` and configuration do not fit together."""
     tokens = x.tokenizer.special.vocab_size
-    x.complete_config = resolve(x.config)
+    x.complete_config = resolve(x.config, RunFolder(x.config.run_dir))
     return {"parameters": x.completed.encoder.num_parameters(), "tokens": tokens}
 
 
@@ -100,7 +103,7 @@ def look_at_sources(x: Examination) -> Finding:
             record = next(_records(x, its_plan.source, its_plan.units[0]), None)
             if record and record.fault:
                 accept(record, data.bad_input, Counts())
-        size = sum(file.size for file in its_plan.files) if its_plan.has_bytes else 0
+        size = sum(file.size for file in its_plan.files) if its_plan.knows_files else 0
         found.append({"files": len(its_plan.files), "bytes": size, "manifest": its_plan.manifest})
     x.plans = plans
     return {"sources": found}
@@ -110,7 +113,7 @@ def judge_sources(x: Examination, findings: list[Finding]) -> Verdict:
     """The same files for every rank."""
     shown = []
     for number, source in enumerate(sources_of(x.config)):
-        name, of_ranks = _name(source), [finding["sources"][number] for finding in findings]
+        name, of_ranks = source.title, [finding["sources"][number] for finding in findings]
         groups = group_by_value([of_rank["manifest"] for of_rank in of_ranks])
         if len(groups) > 1:
             parts = (f"{of_ranks[ranks[0]]['files']} file(s), manifest {manifest} on {x.name(ranks)}"
@@ -121,14 +124,9 @@ def judge_sources(x: Examination, findings: list[Finding]) -> Verdict:
     return passed(", ".join(shown))
 
 
-def _name(source: SourceConfig) -> str:
-    return source.path or source.hub
-
-
 def _records(x: Examination, source: SourceConfig, unit: Unit) -> Iterator[Record]:
     data = x.config.data
-    cut_long = data.bad_input.too_long == "replace"
-    return read(unit, (unit.start, 0, 0), source, data.max_document_bytes, cut_long)
+    return read(unit, unit.first, source, data.max_document_bytes, data.cuts_long_documents)
 
 
 def look_at_fit(x: Examination) -> Finding:
@@ -173,7 +171,7 @@ def judge_fit(x: Examination, findings: list[Finding]) -> Verdict:
     """Few unknown tokens, and most records of use."""
     shown, wrong = [], []
     for source, of_source in zip(sources_of(x.config), findings[0]["sources"], strict=True):
-        name = _name(source)
+        name = source.title
         line = f"{name}: {of_source['unknown']:.1%} unknown, {of_source['per_character']:.2f} tokens a character"
         shown.append(line)
         if 2 * of_source["used"] < of_source["records"]:

@@ -14,7 +14,6 @@ from pathlib import Path
 import torch
 
 from configs import InputError
-from data import check_world_size
 from pretrain.doctor.examination import Examination, Finding
 from pretrain.doctor.verdict import Verdict, describe_difference, failed, in_bytes, passed, skipped, warned
 
@@ -35,18 +34,12 @@ def look_at_processes(x: Examination) -> Finding:
         address = socket.gethostbyname(socket.gethostname())
     except OSError:
         address = ""
-    tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", 1))
-    return {"world_size": x.processes.world_size, "address": address, "tasks": tasks}
+    return {"world_size": x.processes.world_size, "address": address}
 
 
 def judge_processes(x: Examination, findings: list[Finding]) -> Verdict:
     """How many processes came on which hosts."""
-    tasks, count = findings[0]["tasks"], len(findings)
-    if count == 1 and tasks > 1:
-        return failed(
-            f"Slurm started {tasks} tasks here, and each believes that it is alone: RANK and WORLD_SIZE are not set",
-            "start it as launch/slurm.sh does, or with torchrun on each node",
-        )
+    count = len(findings)
     by_host = Counter(x.meeting.hosts[rank] for rank in range(count))
     found = f"{count} on {len(by_host)} host(s): " + ", ".join(f"{n} on {host}" for host, n in by_host.items())
     sizes = describe_difference([finding["world_size"] for finding in findings], x.meeting.hosts)
@@ -74,8 +67,6 @@ def judge_process_count(x: Examination, findings: list[Finding]) -> Verdict:
     """Whether the batch can be cut over so many processes."""
     try:
         x.config.check_processes(len(findings))
-        for phase in x.config.cut_into_phases():
-            check_world_size(phase.config.data, len(findings))
     except InputError as error:
         return failed(str(error), "start one of the allowed numbers, or change data.num_lanes or data.rows_per_step")
     accumulated = x.config.data.rows_per_step // x.config.training.rows_per_device // len(findings)

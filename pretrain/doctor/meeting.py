@@ -11,6 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -23,7 +24,10 @@ from torch.distributed import (  # type: ignore[attr-defined]
 )
 
 from configs import InputError
+from configs.loader import BAD_INPUT
 
+FAILED = BAD_INPUT  # exit code when a check has failed
+OVER = "over"
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.001, 0.1  # between looks for another rank's word
 GOODBYE_SECONDS = 5.0
 WATCHDOG_TIMEOUT = timedelta(seconds=2)
@@ -32,7 +36,7 @@ WATCHDOG_TIMEOUT = timedelta(seconds=2)
 class Meeting:
     """The ranks' exchange of JSON-able values. Waits have no end of their own: the time limit of the doctor ends them.
 
-    Raises InputError when the connection to the store is lost.
+    Raises InputError when the connection to the store is lost, and SystemExit when rank 0 has given up.
     """
 
     def __init__(self, rank: int, world_size: int, store: Store, connect_again: Callable[[], Store]) -> None:
@@ -87,6 +91,12 @@ class Meeting:
                 self.hosts[rank] = json.loads(store.get(f"host/{rank}"))
         return [rank for rank in range(self.world_size) if store.check([f"{topic}/{rank}"])]
 
+    def end_for_all(self) -> None:
+        """Let the ranks that wait for a word of another end, in silence; over a new connection, if there is one."""
+        with suppress(RuntimeError):
+            self._connect_again().set(OVER, "")
+            time.sleep(2 * LONGEST_PAUSE_SECONDS)
+
     def close(self) -> None:
         """Leave; rank 0 last, as the store may be its own."""
         if not self.is_main:
@@ -111,6 +121,8 @@ class Meeting:
         try:
             # not the store's own `wait`, which keeps Python from handling signals, and complains when it is cut short
             while not self._store.check([key]):
+                if self._store.check([OVER]):
+                    raise SystemExit(FAILED)
                 time.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
             value = self._store.get(key)
@@ -131,8 +143,6 @@ def first_line(error: BaseException) -> str:
 
 def open_meeting(rank: int, world_size: int, timeout_seconds: float) -> Meeting:
     """Reach the store. Raises InputError when that is not possible, or when this rank has come before."""
-    if not 0 <= rank < world_size:
-        raise InputError(f"RANK is {rank}, but WORLD_SIZE is {world_size}: ranks count from 0 to WORLD_SIZE - 1")
     if world_size == 1:
         own = HashStore()
         return Meeting(rank, world_size, own, lambda: own)

@@ -35,12 +35,12 @@ class FolderTrial:
         self.fault = ""
         self.lock = ""  # what speaks against the lock
         self.flush_seconds = 0.0
-        self._rank, self._world_size = rank, world_size
+        self.rank, self._world_size = rank, world_size
         self._held: IO[str] | None = None
 
     def make(self) -> None:
         """Rank 0 makes the folder, and those above it that are missing."""
-        if self._rank == 0:
+        if self.rank == 0:
             missing = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
             for path in reversed(missing):
                 path.mkdir()
@@ -50,19 +50,19 @@ class FolderTrial:
         """Create, write, flush and rename a file of this rank's own."""
         if not _appears(self.folder):
             raise InputError("does not see the folder that rank 0 has made: run_dir is not shared")
-        temporary = self.folder / f"writing_{self._rank}"
+        temporary = self.folder / f"writing_{self.rank}"
         began = time.monotonic()
         with temporary.open("wb") as file:
-            file.write(_content(self._rank))
+            file.write(_content(self.rank))
             file.flush()
             os.fsync(file.fileno())
-        temporary.rename(self._file_of(self._rank))
+        temporary.rename(self._file_of(self.rank))
         flush_folder(self.folder)
         self.flush_seconds = time.monotonic() - began
 
     def read(self) -> None:
         """Read what the next rank has written."""
-        other = (self._rank + 1) % self._world_size
+        other = (self.rank + 1) % self._world_size
         if not _appears(self._file_of(other)):
             raise InputError(f"does not see the file that rank {other} has written")
         if self._file_of(other).read_bytes() != _content(other):
@@ -70,7 +70,7 @@ class FolderTrial:
 
     def hold(self) -> None:
         """Rank 0 takes the lock."""
-        if self._rank == 0:
+        if self.rank == 0:
             self._held = (self.folder / "lock").open("a+")
             try:
                 fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -94,13 +94,13 @@ class FolderTrial:
 
     def remove(self) -> None:
         """Delete this rank's file."""
-        self._file_of(self._rank).unlink()
+        self._file_of(self.rank).unlink()
 
     def clean_up(self) -> None:
         """Rank 0 deletes what is left of the trial, and the folders that were made for it."""
         if self._held:
             self._held.close()
-        if self._rank == 0:
+        if self.rank == 0:
             shutil.rmtree(self.folder, ignore_errors=True)
             for path in self.made:
                 with suppress(OSError):  # gone, or not empty: somebody else uses it by now
@@ -137,6 +137,7 @@ def look_at_run_folder(x: Examination) -> Finding:
                 break
     finally:
         trial.clean_up()
+    x.meeting.share("run folder/clean", None)  # the folder must not vanish while the next check looks at it
     return {"fault": trial.fault, "lock": trial.lock, "flush_seconds": trial.flush_seconds}
 
 
@@ -229,7 +230,8 @@ def kept_checkpoints(config: PretrainConfig) -> int:
     written = math.ceil(steps / policy.save_every)
     kept_for_good = steps // math.lcm(policy.save_every, policy.keep_every) if policy.keep_every else 0
     best = 1 if config.evaluation.every else 0
-    return min(written, policy.keep_last + 1 + kept_for_good + best)
+    before_decay = 0 if config.last_step_before_decay() is None else 1
+    return min(written, policy.keep_last + 1 + kept_for_good + best + before_decay)
 
 
 def judge_disk(x: Examination, findings: list[Finding]) -> Verdict:

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 
 from pretrain.doctor.examination import Examination, here, place_of_main_thread
+from pretrain.doctor.meeting import FAILED
 from pretrain.doctor.report import Report
 from pretrain.doctor.verdict import failed
 
-FAILED = 2  # exit code, as for bad input
 OTHERS_WAIT_SECONDS = 5.0  # ranks behind rank 0 end later, so that it still finds their answers
 LAST_WORDS_SECONDS = 5.0  # for the report: a dead network or disk must not keep the process
 
@@ -63,6 +63,7 @@ class TimeLimit:
         remedy = "look at what that check needs on those ranks, or raise --limit-seconds"
         self._report.add(topic, failed(f"not over after {self._seconds:g} s: {found}", remedy))
         self._report.end(meeting.world_size)
+        meeting.end_for_all()
 
     def _say_where(self) -> None:
         if self._examination.meeting.is_waiting:

@@ -43,11 +43,11 @@ def few_files(_: str) -> Any:
 
 
 def late_clock(_: str) -> Any:
-    """A clock that is a minute slow."""
+    """A clock that is more than a minute slow."""
     clock = time.time
 
     def late() -> float:
-        return clock() - 60
+        return clock() - 60.5
 
     return mock.patch.object(time, "time", late)
 
