@@ -26,11 +26,11 @@ def dtype_of(config: EngineConfig) -> torch.dtype:
     return torch.bfloat16 if config.precision == "bf16" else torch.float32
 
 
-def look_at_devices(x: Examination) -> Finding:
+def look_at_devices(examination: Examination) -> Finding:
     """The device of this process, after a first operation on it. InputError where it has none."""
-    if x.device_fault:
-        raise InputError(x.device_fault)
-    device = x.processes.device
+    if examination.device_fault:
+        raise InputError(examination.device_fault)
+    device = examination.processes.device
     torch.ones(8, device=device).sum().item()
     if device.type == "cpu":
         idle = any(Path("/dev").glob("nvidia[0-9]*")) and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
@@ -42,27 +42,27 @@ def look_at_devices(x: Examination) -> Finding:
     }  # fmt: skip
 
 
-def judge_devices(x: Examination, findings: list[Finding]) -> Verdict:
+def judge_devices(examination: Examination, findings: list[Finding]) -> Verdict:
     """The same kind everywhere, one for each rank."""
-    kinds = describe_difference([finding["type"] for finding in findings], x.meeting.hosts)
+    kinds = describe_difference([finding["type"] for finding in findings], examination.meeting.hosts)
     if kinds:
         return failed(kinds, "see what nvidia-smi and torch.cuda.is_available() say on the ranks without a GPU")
     identifiers = [finding["id"] for finding in findings if finding["id"]]
     twice = [rank for rank, finding in enumerate(findings) if identifiers.count(finding["id"]) > 1]
     if twice:
         return failed(
-            f"{x.name(twice)} share a GPU", "give each process its own: LOCAL_RANK counts from 0 on each host"
+            f"{examination.name(twice)} share a GPU", "give each process its own: LOCAL_RANK counts from 0 on each host"
         )
     idle = [rank for rank, finding in enumerate(findings) if finding["idle_gpu"]]
     if idle:
         remedy = "install a CUDA build of torch that the driver can run, or set CUDA_VISIBLE_DEVICES= to mean the CPU"
-        return warned(f"the CPU, though there is a GPU that this torch cannot use on {x.name(idle)}", remedy)
-    names = describe_difference([finding["name"] for finding in findings], x.meeting.hosts)
+        return warned(f"the CPU, though there is a GPU that this torch cannot use on {examination.name(idle)}", remedy)
+    names = describe_difference([finding["name"] for finding in findings], examination.meeting.hosts)
     if names:
         return warned(names, "the slowest device sets the pace; ask for one kind")
     old = [finding["capability"] for finding in findings if finding["capability"] and _lacks_bfloat16(finding)]
     found = f"{len(findings)} x {findings[0]['name']}"
-    if old and x.config.engine.precision == "bf16":
+    if old and examination.config.engine.precision == "bf16":
         shown = ".".join(map(str, old[0]))
         return warned(f"{found}: compute capability {shown} emulates bf16, slowly", "set engine.precision: fp32")
     return passed(found)
@@ -72,11 +72,12 @@ def _lacks_bfloat16(finding: Finding) -> bool:
     return tuple(finding["capability"]) < NATIVE_BFLOAT16
 
 
-def look_at_attention(x: Examination) -> Finding:
+def look_at_attention(examination: Examination) -> Finding:
     """Forward and backward of one layer of the run's shape, with the kernel that it gets."""
-    if x.device_fault:
-        raise InputError(x.device_fault)
-    config, device, dtype = x.config.encoder, x.processes.device, dtype_of(x.config.engine)
+    if examination.device_fault:
+        raise InputError(examination.device_fault)
+    config, dtype = examination.config.encoder, dtype_of(examination.config.engine)
+    device = examination.processes.device
     try_a_layer(config, device, dtype)
     return {"kernel": attention_kernel(device, dtype, config), "reason": why_not_flash(device, dtype, config)}
 
@@ -95,9 +96,9 @@ def try_a_layer(config: EncoderConfig, device: torch.device, dtype: torch.dtype)
         raise ArithmeticError(f"a step of one layer gives the loss {loss.item()}")
 
 
-def judge_attention(x: Examination, findings: list[Finding]) -> Verdict:
+def judge_attention(examination: Examination, findings: list[Finding]) -> Verdict:
     """The kernel by name, and why it is not the fast one."""
-    difference = describe_difference([finding["kernel"] for finding in findings], x.meeting.hosts)
+    difference = describe_difference([finding["kernel"] for finding in findings], examination.meeting.hosts)
     if difference:
         return warned(difference, "the slowest rank sets the pace; ask for one kind of device")
     kernel, reason = findings[0]["kernel"], findings[0]["reason"]
@@ -105,10 +106,10 @@ def judge_attention(x: Examination, findings: list[Finding]) -> Verdict:
     return passed(found)
 
 
-def look_at_memory(x: Examination) -> Finding:
+def look_at_memory(examination: Examination) -> Finding:
     """Bytes of weights, gradients and moments on this rank, and those that are free (on a CPU: for the whole host)."""
-    config, device = x.completed, x.processes.device
-    needed = config.encoder.num_parameters() * bytes_per_parameter(config.engine, x.processes.world_size)
+    config, device = examination.completed, examination.processes.device
+    needed = config.encoder.num_parameters() * bytes_per_parameter(config.engine, examination.processes.world_size)
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         taken = total - free - torch.cuda.memory_reserved(device)
@@ -130,11 +131,13 @@ def bytes_per_parameter(config: EngineConfig, world_size: int) -> float:
     return weight + gradient + 12 / world_size  # the last: fp32 master weight and two moments
 
 
-def judge_memory(x: Examination, findings: list[Finding]) -> Verdict:
+def judge_memory(examination: Examination, findings: list[Finding]) -> Verdict:
     """Whether the model's states fit, and who else is on the device."""
-    if x.processes.device.type == "cpu":
-        of_host = Counter(x.meeting.hosts.values())
-        findings = [f | {"free": f["free"] / of_host[x.meeting.hosts[rank]]} for rank, f in enumerate(findings)]
+    if examination.processes.device.type == "cpu":
+        of_host = Counter(examination.meeting.hosts.values())
+        findings = [
+            f | {"free": f["free"] / of_host[examination.meeting.hosts[rank]]} for rank, f in enumerate(findings)
+        ]
     needed, free = max(f["needed"] for f in findings), min(f["free"] for f in findings)
     found = (
         f"{in_bytes(needed)} a rank for weights, gradients and moments (activations come on top), {in_bytes(free)} free"
@@ -142,12 +145,14 @@ def judge_memory(x: Examination, findings: list[Finding]) -> Verdict:
     remedy = "take more processes with engine.zero_stage 2 or 3, or a smaller encoder"
     short = _ranks(findings, 1.0)
     if short:
-        return failed(f"{found}: too little on {x.name(short)}", remedy)
+        return failed(f"{found}: too little on {examination.name(short)}", remedy)
     taken = [rank for rank, finding in enumerate(findings) if finding["taken"] > USED_BY_OTHERS]
     if taken:
-        return warned(f"{found}; others use the device of {x.name(taken)}", "look for their processes with nvidia-smi")
+        return warned(
+            f"{found}; others use the device of {examination.name(taken)}", "look for their processes with nvidia-smi"
+        )
     tight = _ranks(findings, FULL)
-    return warned(f"{found}: tight on {x.name(tight)}", remedy) if tight else passed(found)
+    return warned(f"{found}: tight on {examination.name(tight)}", remedy) if tight else passed(found)
 
 
 def _ranks(findings: Sequence[Finding], share: float) -> list[int]:

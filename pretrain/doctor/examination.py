@@ -4,21 +4,20 @@ Every rank looks for itself (`look`), rank 0 hears all findings, concludes (`jud
 a failed one, with the reason. Ranks do not wait for each other, but where a check needs it (all-reduce, run folder).
 """
 
-import socket
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from configs import InputError
+from configs import InputError, load_config
 from data.sources.unit import Plan
-from data.tokenizer.load import LoadedTokenizer
+from data.tokenizer.load import LoadedTokenizer, load_tokenizer
 from pretrain.config import PretrainConfig
 from pretrain.doctor.meeting import Meeting, first_line
 from pretrain.doctor.report import Report
 from pretrain.doctor.verdict import Verdict, failed, group_by_value, name_ranks, skipped
 from pretrain.processes import Processes
+from pretrain.runs.folder import RunFolder
+from pretrain.start import resolve
 
 Finding = dict[str, Any]  # JSON-able
 
@@ -35,12 +34,39 @@ class Examination:
     processes: Processes
     device_fault: str  # why this process has no device; empty where it has one
     meeting: Meeting
-    clean_up: Callable[[], None] | None = None  # deletes what would be left if the doctor ended now
     topic: str = ""  # the check at hand
+    clean_up: Callable[[], None] | None = None  # deletes what would be left if the doctor ended now
     given_config: PretrainConfig | None = None  # as written, once it is read
     loaded_tokenizer: LoadedTokenizer | None = None
     complete_config: PretrainConfig | None = None  # with what the tokenizer fills in
-    plans: list[Plan] = field(default_factory=list)  # of the sources, once all of them are readable
+    found_plans: list[Plan] = field(default_factory=list)  # of the sources that this rank lists
+
+    def begin(self, topic: str) -> None:
+        """Turn to another check."""
+        self.topic = topic
+
+    def promise_clean_up(self, clean_up: Callable[[], None]) -> None:
+        """What is to be called should the doctor end before the check at hand has done so itself."""
+        self.clean_up = clean_up
+
+    def read_config(self) -> PretrainConfig:
+        """Read the file and the command line. InputError where something is wrong with them."""
+        self.given_config = load_config(PretrainConfig, self.arguments[0], self.arguments[1:])
+        return self.given_config
+
+    def read_tokenizer(self, folder: str) -> LoadedTokenizer:
+        """Read the tokenizer in a folder. InputError where it is missing or lacks a special token."""
+        self.loaded_tokenizer = load_tokenizer(folder, self.config.data.mask.unit)
+        return self.loaded_tokenizer
+
+    def complete(self) -> PretrainConfig:
+        """Fill in what follows from the tokenizer and `start_from`. InputError where they contradict the encoder."""
+        self.complete_config = resolve(self.config, RunFolder(self.config.run_dir))
+        return self.complete_config
+
+    def keep_plans(self, plans: list[Plan]) -> None:
+        """The sources' files, once all sources are readable."""
+        self.found_plans = plans
 
     @property
     def config(self) -> PretrainConfig:
@@ -63,6 +89,13 @@ class Examination:
             raise CannotLookError("needs the model's size, see 'model'")
         return self.complete_config
 
+    @property
+    def plans(self) -> list[Plan]:
+        """The files of the sources that this rank lists. CannotLookError where one of them cannot be read."""
+        if not self.found_plans:
+            raise CannotLookError("needs the sources, see 'sources'")
+        return self.found_plans
+
     def name(self, ranks: Sequence[int]) -> str:
         """The ranks with their hosts."""
         return name_ranks(ranks, self.meeting.hosts)
@@ -82,7 +115,7 @@ class Check(NamedTuple):
 def run_checks(examination: Examination, checks: Sequence[Check], report: Report) -> None:
     """Go through the checks; every rank calls it. Rank 0 puts what comes out into the report."""
     for check in checks:
-        examination.topic = check.name
+        examination.begin(check.name)
         examination.meeting.tell(check.name, _look(check, examination))
         go_on = True
         if examination.meeting.is_main:
@@ -98,14 +131,14 @@ def _look(check: Check, examination: Examination) -> Finding:
         return check.look(examination)
     except CannotLookError as error:
         return {"skipped": str(error)}
-    except InputError as error:
-        return {"error": str(error)}
     except Exception as error:
         return {"error": describe_error(error)}
 
 
 def describe_error(error: Exception) -> str:
-    """One line: what the system says of an OSError, the type and text of anything else."""
+    """One line: the text of an InputError, what the system says of an OSError, type and text of anything else."""
+    if isinstance(error, InputError):
+        return str(error)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     return f"{type(error).__name__}: {first_line(error)}"
@@ -125,16 +158,3 @@ def _judge(check: Check, examination: Examination, findings: list[Finding]) -> V
         return skipped(str(error))
     except Exception as error:
         return failed(describe_error(error), check.remedy)
-
-
-def place_of_main_thread(identifier: int) -> str:
-    """Where another thread is: `find_files in files.py, line 43`."""
-    frame = sys._current_frames().get(identifier)
-    if frame is None:
-        return "an unknown place"
-    return f"{frame.f_code.co_name} in {Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
-
-
-def here(examination: Examination) -> str:
-    """`rank 1 (host-b)`, for a line that a rank prints itself."""
-    return name_ranks([examination.processes.rank], {examination.processes.rank: socket.gethostname()})

@@ -121,42 +121,42 @@ def _content(rank: int) -> bytes:
     return f"rank {rank}\n".encode().ljust(CONTENT_BYTES, b".")
 
 
-def look_at_run_folder(x: Examination) -> Finding:
+def look_at_run_folder(examination: Examination) -> Finding:
     """Go through the trial, step by step, all ranks together."""
-    name = x.meeting.from_main("run folder/name", f".doctor_{uuid.uuid4().hex[:12]}")
-    trial = FolderTrial(Path(x.config.run_dir).absolute(), name, x.processes.rank, x.processes.world_size)
-    if x.meeting.is_main:
-        x.clean_up = trial.clean_up
+    name = examination.meeting.from_main("run folder/name", f".doctor_{uuid.uuid4().hex[:12]}")
+    trial = FolderTrial(
+        Path(examination.config.run_dir).absolute(), name, examination.processes.rank, examination.processes.world_size
+    )
+    if examination.meeting.is_main:
+        examination.promise_clean_up(trial.clean_up)
     steps: list[Callable[[], None]] = [trial.make, trial.write, trial.read, trial.hold, trial.contend, trial.remove]
     try:
         for step in steps:
             if not trial.fault:
                 trial.fault = _fault_of(step)
-            faults = x.meeting.share(f"run folder/{step.__name__}", trial.fault)
+            faults = examination.meeting.share(f"run folder/{step.__name__}", trial.fault)
             if faults[0] or (step == trial.write and any(faults)):  # what comes next would only fail in turn
                 break
     finally:
         trial.clean_up()
-    x.meeting.share("run folder/clean", None)  # the folder must not vanish while the next check looks at it
+    examination.meeting.share("run folder/clean", None)  # the folder must not vanish while the next check looks at it
     return {"fault": trial.fault, "lock": trial.lock, "flush_seconds": trial.flush_seconds}
 
 
 def _fault_of(step: Callable[[], None]) -> str:
     try:
         step()
-    except InputError as error:
-        return str(error)
-    except OSError as error:
+    except (InputError, OSError) as error:
         return describe_error(error)
     return ""
 
 
-def judge_run_folder(x: Examination, findings: list[Finding]) -> Verdict:
+def judge_run_folder(examination: Examination, findings: list[Finding]) -> Verdict:
     """Whether every rank can work in the folder, and nobody's lock is overlooked."""
-    run_dir = x.config.run_dir
+    run_dir = examination.config.run_dir
     faults = {rank: finding["fault"] for rank, finding in enumerate(findings) if finding["fault"]}
     if faults:
-        shown = "; ".join(f"{x.name([rank])}: {fault}" for rank, fault in faults.items())
+        shown = "; ".join(f"{examination.name([rank])}: {fault}" for rank, fault in faults.items())
         return failed(
             f"{run_dir}: {shown}", "choose a run_dir that every rank can write, on a disk that all hosts share"
         )
@@ -167,7 +167,7 @@ def judge_run_folder(x: Examination, findings: list[Finding]) -> Verdict:
         ranks = [rank for rank, fault in enumerate(locks) if fault]
         reason = locks[ranks[0]]
         return warned(
-            f"{found}; {reason} ({x.name(ranks)})",
+            f"{found}; {reason} ({examination.name(ranks)})",
             "mount it with flock for all hosts (Lustre: -o flock), and never start two runs in this folder meanwhile",
         )
     if slowest > SLOW_FLUSH_SECONDS:
@@ -175,12 +175,12 @@ def judge_run_folder(x: Examination, findings: list[Finding]) -> Verdict:
     return passed(f"{found}, lock seen")
 
 
-def look_at_history(x: Examination) -> Finding:
+def look_at_history(examination: Examination) -> Finding:
     """What the folder holds already. InputError when it belongs to another run."""
-    folder = RunFolder(x.completed.run_dir)
-    folder.check(x.completed)
+    folder = RunFolder(examination.completed.run_dir)
+    folder.check(examination.completed)
     found = folder.find_checkpoints()
-    in_use = _why_in_use(folder.path) if x.meeting.is_main else ""
+    in_use = _why_in_use(folder.path) if examination.meeting.is_main else ""
     return {"newest": found.whole[-1].name if found.whole else "", "broken": found.broken, "in_use": in_use}
 
 
@@ -198,7 +198,7 @@ def _why_in_use(run_dir: Path) -> str:
     return ""
 
 
-def judge_history(x: Examination, findings: list[Finding]) -> Verdict:
+def judge_history(examination: Examination, findings: list[Finding]) -> Verdict:
     """A new run, or one that goes on, from the same checkpoint on all ranks."""
     newest = [finding["newest"] for finding in findings]
     if len(set(newest)) > 1:
@@ -214,11 +214,11 @@ def judge_history(x: Examination, findings: list[Finding]) -> Verdict:
     return passed(found)
 
 
-def look_at_disk(x: Examination) -> Finding:
+def look_at_disk(examination: Examination) -> Finding:
     """Free bytes of the run folder's disk, as rank 0 sees it, the only one that writes there."""
-    if not x.meeting.is_main:
+    if not examination.meeting.is_main:
         return {}
-    folder = Path(x.completed.run_dir).absolute()
+    folder = Path(examination.completed.run_dir).absolute()
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     there = sum(path.stat().st_size for path in (folder / "checkpoints").rglob("*") if path.is_file())
     return {"free": shutil.disk_usage(nearest).free, "there": there}
@@ -227,16 +227,16 @@ def look_at_disk(x: Examination) -> Finding:
 def kept_checkpoints(config: PretrainConfig) -> int:
     """The most checkpoints that lie in the folder at once, the one that is being written among them."""
     steps, policy = config.training.num_steps, config.checkpoint
-    written = math.ceil(steps / policy.save_every)
+    written = math.ceil(steps / policy.save_every) + (1 if config.start_from else 0)  # that one before the first step
     kept_for_good = steps // math.lcm(policy.save_every, policy.keep_every) if policy.keep_every else 0
     best = 1 if config.evaluation.every else 0
     before_decay = 0 if config.last_step_before_decay() is None else 1
     return min(written, policy.keep_last + 1 + kept_for_good + best + before_decay)
 
 
-def judge_disk(x: Examination, findings: list[Finding]) -> Verdict:
+def judge_disk(examination: Examination, findings: list[Finding]) -> Verdict:
     """Room for all checkpoints that the run will keep, and its metrics."""
-    config, free, there = x.completed, findings[0]["free"], findings[0]["there"]
+    config, free, there = examination.completed, findings[0]["free"], findings[0]["there"]
     count, size = kept_checkpoints(config), BYTES_PER_PARAMETER * config.encoder.num_parameters()
     needed = max(0, count * size - there) + METRICS_BYTES_A_STEP * config.training.num_steps
     found = f"{in_bytes(needed)} needed ({count} checkpoints of {in_bytes(size)} and metrics), {in_bytes(free)} free"

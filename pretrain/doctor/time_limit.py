@@ -5,15 +5,17 @@ those that have not; another rank's says where that rank itself is. Then the pro
 """
 
 import os
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
-from pretrain.doctor.examination import Examination, here, place_of_main_thread
+from pretrain.doctor.examination import Examination
 from pretrain.doctor.meeting import FAILED
 from pretrain.doctor.report import Report
-from pretrain.doctor.verdict import failed
+from pretrain.doctor.verdict import failed, name_ranks
 
 OTHERS_WAIT_SECONDS = 5.0  # ranks behind rank 0 end later, so that it still finds their answers
 LAST_WORDS_SECONDS = 5.0  # for the report: a dead network or disk must not keep the process
@@ -59,7 +61,7 @@ class TimeLimit:
             which = examination.name(answered) if answered else "none"
             found = f"no answer from {examination.name(missing)}; answered: {which}" if missing else "all have answered"
             if not meeting.is_waiting:
-                found += f"; rank 0 is in {place_of_main_thread(self._main_thread)}"
+                found += f"; rank 0 is in {_place_of(self._main_thread)}"
         remedy = "look at what that check needs on those ranks, or raise --limit-seconds"
         self._report.add(topic, failed(f"not over after {self._seconds:g} s: {found}", remedy))
         self._report.end(meeting.world_size)
@@ -68,9 +70,18 @@ class TimeLimit:
     def _say_where(self) -> None:
         if self._examination.meeting.is_waiting:
             return  # another rank is the one that hangs
-        place, topic = place_of_main_thread(self._main_thread), self._examination.topic
-        line = f"{here(self._examination)}: '{topic}' is not over after {self._seconds:g} s; this rank is in {place}"
+        rank, topic = self._examination.processes.rank, self._examination.topic
+        here, place = name_ranks([rank], {rank: socket.gethostname()}), _place_of(self._main_thread)
+        line = f"{here}: '{topic}' is not over after {self._seconds:g} s; this rank is in {place}"
         print(line, file=sys.stderr, flush=True)
+
+
+def _place_of(thread: int) -> str:
+    """Where a thread is: `find_files in files.py, line 43`."""
+    frame = sys._current_frames().get(thread)
+    if frame is None:
+        return "an unknown place"
+    return f"{frame.f_code.co_name} in {Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
 
 
 def _within(seconds: float, action: Callable[[], None]) -> None:

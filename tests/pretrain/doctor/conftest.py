@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from configs import load_config
-from pretrain.config import PretrainConfig
 from pretrain.doctor.examination import Examination
 from pretrain.doctor.meeting import open_meeting
 from pretrain.processes import Processes
@@ -20,9 +18,10 @@ def examine() -> Examine:
     """Make one: of a configuration, of ranks on hosts (0 and 1 on a, 2 on b), on a kind of device."""
 
     def make(config: Path | None = None, hosts: dict[int, str] | None = None, device: str = "cpu") -> Examination:
-        x = Examination([str(config)], Processes(0, 1, torch.device(device)), "", open_meeting(0, 1, 1))
-        x.meeting.hosts.update(hosts or {0: "a", 1: "a", 2: "b"})
-        x.given_config = load_config(PretrainConfig, config) if config else None
-        return x
+        examination = Examination([str(config)], Processes(0, 1, torch.device(device)), "", open_meeting(0, 1, 1))
+        examination.meeting.hosts.update(hosts or {0: "a", 1: "a", 2: "b"})
+        if config:
+            examination.read_config()
+        return examination
 
     return make

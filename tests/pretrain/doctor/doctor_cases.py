@@ -68,6 +68,11 @@ def broken_link(_: str) -> Any:
     return mock.patch.object(dist, "all_reduce", all_reduce)
 
 
+def dead_link(_: str) -> Any:
+    """A connection that breaks on one side; the other side hears nothing."""
+    return mock.patch.object(dist, "all_reduce", side_effect=RuntimeError("Connection reset by peer\nC++ frames"))
+
+
 def no_flock(_: str) -> Any:
     """Lustre without `-o flock`."""
     return mock.patch.object(fcntl, "flock", side_effect=OSError(errno.ENOSYS, "Function not implemented"))
@@ -80,7 +85,7 @@ def local_flock(_: str) -> Any:
 
 FAULTS = {
     fault.__name__: fault
-    for fault in (other_numpy, few_files, late_clock, one_card, broken_link, no_flock, local_flock)
+    for fault in (other_numpy, few_files, late_clock, one_card, broken_link, dead_link, no_flock, local_flock)
 }
 
 results = {}

@@ -20,12 +20,12 @@ def test_old_cards_are_told_their_kernel_and_that_bf16_is_slow(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     monkeypatch.setattr(devices, "try_a_layer", lambda *_: None)
     config = write_config(engine={"precision": "bf16"}, encoder={"hidden_size": 64, "num_heads": 1})
-    x = examine(config, device="cuda:0")
-    found = devices.judge_attention(x, [devices.look_at_attention(x)])
+    examination = examine(config, device="cuda:0")
+    found = devices.judge_attention(examination, [devices.look_at_attention(examination)])
     assert found.level == "pass"
     assert found.found.startswith("kernel 'grouped' (the flash kernel needs compute capability 8.0)")
     card = {"type": "cuda", "name": "Tesla T4", "id": "a 1", "capability": [7, 5], "idle_gpu": False}
-    slow = devices.judge_devices(x, [card])
+    slow = devices.judge_devices(examination, [card])
     assert slow.line("devices") == (
         "warn  devices: 1 x Tesla T4: compute capability 7.5 emulates bf16, slowly; set engine.precision: fp32"
     )
@@ -52,11 +52,11 @@ def test_devices(examine: Examine, cards: list[dict[str, Any]], level: str, foun
 
 
 def test_memory_of_the_model(examine: Examine, write_config: Any) -> None:
-    x = examine(write_config(), device="cuda")
+    examination = examine(write_config(), device="cuda")
 
     def concluded(free: float, taken: float = 0) -> str:
         finding = {"needed": 10 * GIGABYTE, "free": free * GIGABYTE, "taken": taken * GIGABYTE}
-        return devices.judge_memory(x, [finding, finding]).level
+        return devices.judge_memory(examination, [finding, finding]).level
 
     assert [concluded(9), concluded(12), concluded(80), concluded(70, taken=10)] == ["FAIL", "warn", "pass", "warn"]
     on_cpu = [{"needed": 10 * GIGABYTE, "free": 18 * GIGABYTE, "taken": 0}] * 2

@@ -19,12 +19,12 @@ def test_hosts_that_cannot_be_reached_by_their_name(examine: Examine, write_conf
 
 
 def test_cores_shared_by_the_processes_of_a_host(examine: Examine, write_config: Any) -> None:
-    x = examine(write_config(data__num_workers=3))
+    examination = examine(write_config(data__num_workers=3))
     finding = {"cores": [0, 1, 2, 3], "wanted": 4, "threads": 1}
-    concluded = machine.judge_cores(x, [finding] * 3)
+    concluded = machine.judge_cores(examination, [finding] * 3)
     assert concluded.found == "a gives 4 core(s) to 8 busy threads and data workers"
     apart = [finding, {**finding, "cores": [4, 5, 6, 7]}, finding]
-    assert machine.judge_cores(x, apart).level == "pass"
+    assert machine.judge_cores(examination, apart).level == "pass"
 
 
 def test_shared_memory_of_a_container(examine: Examine) -> None:

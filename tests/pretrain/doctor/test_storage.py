@@ -79,10 +79,14 @@ def ranks(write_config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         probe.bind(("127.0.0.1", 0))
         monkeypatch.setenv("MASTER_PORT", str(probe.getsockname()[1]))
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    config = load_config(PretrainConfig, write_config(run_dir=str(tmp_path / "deep" / "run")))
-    both = [Examination([], Processes(rank, 2, torch.device("cpu")), "", open_meeting(rank, 2, 10)) for rank in (0, 1)]
-    for x in both:
-        x.given_config, x.topic = config, "run folder"
+    arguments = [str(write_config(run_dir=str(tmp_path / "deep" / "run")))]
+    both = []
+    for rank in (0, 1):
+        processes = Processes(rank, 2, torch.device("cpu"))
+        examination = Examination(arguments, processes, "", open_meeting(rank, 2, 10))
+        examination.read_config()
+        examination.begin("run folder")
+        both.append(examination)
     return both
 
 
@@ -102,6 +106,7 @@ def rank_1_hangs(ranks: list[Examination], monkeypatch: pytest.MonkeyPatch) -> I
     def wait_and_read(trial: storage.FolderTrial) -> None:
         if trial.rank == 1:
             release.wait(20)
+            raise InputError("comes back too late")
         read(trial)
 
     monkeypatch.setattr(storage.FolderTrial, "read", wait_and_read)
@@ -115,9 +120,9 @@ def rank_1_hangs(ranks: list[Examination], monkeypatch: pytest.MonkeyPatch) -> I
         thread.join()
 
 
-def look_until_the_end(x: Examination) -> None:
+def look_until_the_end(examination: Examination) -> None:
     with contextlib.suppress(InputError, SystemExit):  # the other rank is gone
-        storage.look_at_run_folder(x)
+        storage.look_at_run_folder(examination)
 
 
 def test_nothing_is_left_when_the_doctor_is_told_to_end(
