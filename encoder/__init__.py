@@ -1,6 +1,6 @@
 """The encoder: every shape from one implementation, its folder on disk, and both ways to transformers."""
 
-from encoder.attention import attention_kernel
+from encoder.attention import attention_kernel, why_not_flash
 from encoder.config import EncoderConfig
 from encoder.documents import Documents
 from encoder.loading import load_model
@@ -15,4 +15,5 @@ __all__ = [
     "attention_kernel",
     "check_bounds",
     "load_model",
+    "why_not_flash",
 ]

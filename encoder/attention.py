@@ -1,7 +1,8 @@
 """Multi-head attention over packed documents or padded batches; a T×T matrix is formed only where it must be.
 
 Three kernels compute the same:
-- `varlen`: torch's variable-length FlashAttention; on CUDA in half precision, without dropout on the weights.
+- `varlen`: torch's variable-length FlashAttention; on CUDA from compute capability 8.0 (Ampere) on, in half precision,
+  without dropout on the weights.
 - `grouped`: one batched scaled_dot_product_attention for all documents of the same length; everywhere else.
 - `padded`: scaled_dot_product_attention with a boolean mask (True = attend), for padded batches.
 
@@ -17,14 +18,35 @@ from encoder.config import EncoderConfig
 from encoder.documents import Documents
 from encoder.positions import Rotation, rotate
 
+FLASH_CAPABILITY = (8, 0)  # older cards fail in the kernel
+LARGEST_FLASH_HEAD = 256
 Sequences = Documents | Tensor  # packed, or the attention mask of a padded batch: (B, T) bool, True at real tokens
 
 
 def attention_kernel(device: torch.device | str, dtype: torch.dtype, config: EncoderConfig) -> str:
-    """Name of the kernel for packed documents in training on `device`, with activations of `dtype`."""
-    half = dtype in (torch.bfloat16, torch.float16)
-    fits = config.head_size % 8 == 0 and config.head_size <= 256 and not config.attention_dropout
-    return "varlen" if torch.device(device).type == "cuda" and half and fits else "grouped"
+    """Name of the kernel that attends over packed documents in training on `device` with activations of `dtype`."""
+    return "grouped" if why_not_flash(device, dtype, config) else "varlen"
+
+
+def why_not_flash(device: torch.device | str, dtype: torch.dtype, config: EncoderConfig) -> str:
+    """Why the flash kernel cannot attend on `device` with activations of `dtype`; empty where it can."""
+    if torch.device(device).type != "cuda":
+        return "the flash kernel needs CUDA"
+    if dtype not in (torch.bfloat16, torch.float16):
+        return "the flash kernel needs half precision"
+    if config.attention_dropout:
+        return "the flash kernel has no attention_dropout"
+    if config.head_size % 8 or config.head_size > LARGEST_FLASH_HEAD:
+        return "the flash kernel needs heads whose width is a multiple of 8, at most 256"
+    if _compute_capability(device) < FLASH_CAPABILITY:
+        return "the flash kernel needs compute capability 8.0"
+    return ""
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _compute_capability(device: torch.device | str) -> tuple[int, int]:
+    """A constant for torch.compile, which would break its graph here."""
+    return torch.cuda.get_device_capability(device)
 
 
 class Attention(nn.Module):

@@ -101,10 +101,16 @@ def _adopt_slurm_step() -> None:
     The processes meet at the step's first host, on a port that follows from the job's and the step's number.
     """
     environment = os.environ
-    nodes = ["scontrol", "show", "hostnames", environment["SLURM_STEP_NODELIST"]]
-    hosts = subprocess.run(nodes, capture_output=True, text=True, check=True).stdout.split()
+    if not environment.get("MASTER_ADDR"):
+        nodes = ["scontrol", "show", "hostnames", environment["SLURM_STEP_NODELIST"]]
+        try:
+            hosts = subprocess.run(nodes, capture_output=True, text=True, check=True).stdout.split()
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise InputError(
+                f"scontrol does not name the hosts of this Slurm step ({error}); set MASTER_ADDR to its first host"
+            ) from None
+        environment["MASTER_ADDR"] = hosts[0]
     port = 20_000 + (int(environment["SLURM_JOB_ID"]) * 7 + int(environment["SLURM_STEP_ID"])) % 20_000
-    environment.setdefault("MASTER_ADDR", hosts[0])
     environment.setdefault("MASTER_PORT", str(port))
     environment["RANK"] = environment["SLURM_PROCID"]
     environment["LOCAL_RANK"] = environment["SLURM_LOCALID"]

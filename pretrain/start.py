@@ -26,8 +26,7 @@ def resolve(config: PretrainConfig, folder: RunFolder) -> PretrainConfig:
     InputError when the tokenizer is larger than an embedding of a given size, naming both.
     """
     started = folder.started_config()
-    if folder.tokenizer.exists() and not Path(config.tokenizer).exists():
-        config = config.model_copy(update={"tokenizer": str(folder.tokenizer)})
+    config = config.model_copy(update={"tokenizer": tokenizer_folder(config, folder)})
     special = load_tokenizer(config.tokenizer).special
     encoder = config.encoder
     if config.start_from:
@@ -50,6 +49,12 @@ def resolve(config: PretrainConfig, folder: RunFolder) -> PretrainConfig:
         schedule = schedule.model_copy(update={"warmup_steps": started.schedule.warmup_steps})
     schedule = schedule.resolved(config.training.num_steps)
     return config.model_copy(update={"encoder": encoder.model_copy(update=filled), "schedule": schedule})
+
+
+def tokenizer_folder(config: PretrainConfig, folder: RunFolder) -> str:
+    """The tokenizer of the configuration; the copy in the run's folder where that one is gone."""
+    is_gone = folder.tokenizer.exists() and not Path(config.tokenizer).exists()
+    return str(folder.tokenizer) if is_gone else config.tokenizer
 
 
 def _with_missing_keys(given: EncoderConfig, started: EncoderConfig) -> EncoderConfig:

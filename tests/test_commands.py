@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 COMMANDS = [
     "data.tokenizer", "data", "pretrain", "pretrain.evaluate", "pretrain.export", "pretrain.check", "pretrain.inspect",
+    "pretrain.doctor",
     "finetune", "finetune.evaluate", "finetune.predict", "finetune.embed", "finetune.compress",
 ]  # fmt: skip
 

@@ -142,7 +142,8 @@ def test_varlen_path_computes_the_same(shape, tiny_model, monkeypatch):
         assert model(*batch()).loss_sum.item() == pytest.approx(grouped.item(), rel=1e-5)
 
 
-def test_kernel_is_named_by_what_it_can_do(tiny_config):
+def test_kernel_is_named_by_what_it_can_do(tiny_config, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     plain, dropping = tiny_config(hidden_size=64), tiny_config(hidden_size=64, attention_dropout=0.1)
     assert attention_kernel("cpu", torch.float32, plain) == "grouped"
     assert attention_kernel("cuda", torch.bfloat16, plain) == "varlen"
@@ -151,6 +152,22 @@ def test_kernel_is_named_by_what_it_can_do(tiny_config):
     assert (
         attention_kernel("cuda", torch.bfloat16, tiny_config()) == "grouped"
     )  # heads of width 36: not a multiple of 8
+
+
+@pytest.mark.parametrize(
+    ("capability", "kernel"), [((7, 0), "grouped"), ((7, 5), "grouped"), ((8, 0), "varlen"), ((12, 0), "varlen")]
+)
+def test_cards_before_ampere_get_the_grouped_kernel(capability, kernel, tiny_config, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    config = tiny_config(hidden_size=64)
+    assert attention_kernel(torch.device("cuda", 1), torch.bfloat16, config) == kernel
+
+    @torch.compile(backend="eager", fullgraph=True)  # the choice is no break in the graph of a compiled layer
+    def compiled(x):
+        return x + 1 if attention_kernel(torch.device("cuda", 1), torch.bfloat16, config) == "varlen" else x
+
+    torch._dynamo.reset()
+    assert compiled(torch.zeros(1)).item() == (1.0 if kernel == "varlen" else 0.0)
 
 
 def test_bfloat16_by_autocast_and_by_weights_stays_near_float32(shape, tiny_model):

@@ -64,12 +64,14 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
         find_processes()
 
 
+SLURM_STEP = {
+    "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "17",
+    "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "node[1-2]",
+}  # fmt: skip
+
+
 def test_srun_without_a_launcher_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
-    step = {
-        "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "17",
-        "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "node[1-2]",
-    }  # fmt: skip
-    for name, value in step.items():
+    for name, value in SLURM_STEP.items():
         monkeypatch.setenv(name, value)
 
     def scontrol(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
@@ -81,3 +83,13 @@ def test_srun_without_a_launcher_is_understood(monkeypatch: pytest.MonkeyPatch) 
     assert (processes.rank, processes.world_size) == (1, 2)
     assert os.environ["MASTER_ADDR"] == "node1"
     assert os.environ["MASTER_PORT"].isdigit()
+
+
+def test_a_container_without_scontrol_needs_the_first_hosts_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SLURM_STEP.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(InputError, match=r"scontrol does not name the hosts .*; set MASTER_ADDR to its first host"):
+        find_processes()
+    monkeypatch.setenv("MASTER_ADDR", "node1")
+    assert find_processes().world_size == 2

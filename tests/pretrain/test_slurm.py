@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -93,3 +94,18 @@ def test_srun_alone_and_an_array_of_retries(
         slurm.wait(f"{job}_{task}", "COMPLETED", s=120)
     assert json.loads((tmp_path / "tried" / "status.json").read_text())["state"] == "done"
     assert [entry["step"] for entry in read_metrics(tmp_path / "tried")] == list(range(1, 7))
+
+
+@pytest.mark.slow
+def test_the_doctor_by_srun_alone(submit: Callable[..., str], slurm: Any, write_config: Write, root: Path) -> None:
+    """`submit` gives this Slurm's environment. srun passes the exit code on, where launchers make it 1."""
+    command = ["srun", "--ntasks=2", "--nodes=1", "--overcommit", sys.executable, "-m", "pretrain.doctor"]
+    command.append(str(write_config()))
+    output = slurm.out(*command, cwd=root)
+    assert "pass  processes: 2 on 1 host(s): 2 on " in output
+    assert "pass  all-reduce: gloo, sums right" in output
+    failed = subprocess.run(
+        [*command, "data.num_lanes=3"], cwd=root, env=slurm.env, capture_output=True, text=True, timeout=60
+    )
+    assert failed.returncode == 2, failed.stdout + failed.stderr
+    assert "error: 1 of 19 checks failed: number of processes\n" in failed.stderr

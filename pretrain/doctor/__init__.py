@@ -1,0 +1,1 @@
+"""Whether this machine, network, folder and data can carry a run, asked before the run is started."""
