@@ -32,6 +32,10 @@ LAUNCHERS: dict[str, list[str]] = {
     "torchrun": [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node={n}", "-m", "pretrain",
     ],
+    "elastic": [
+        sys.executable, "-m", "torch.distributed.run", "--rdzv_backend=c10d", "--rdzv_endpoint=127.0.0.1:{port}",
+        "--rdzv_id={port}", "--nnodes=1", "--nproc_per_node={n}", "--max_restarts=2", "-m", "pretrain",
+    ],
     "accelerate": [
         sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", "--config_file",
         "launch/accelerate_2cpu.yaml", "--num_processes={n}", "--main_process_port=0", "-m", "pretrain",

@@ -194,6 +194,24 @@ def test_a_rank_that_dies_ends_the_job_and_the_run_goes_on_bit_equal(write_confi
     assert by_step == expected
 
 
+@pytest.mark.slow
+def test_an_elastic_job_restarts_itself_and_goes_on(write_config: Write, tmp_path: Path) -> None:
+    """c10d rendezvous with --max_restarts: a rank is killed, torchrun starts all of them again."""
+    training = {"num_steps": 60, "rows_per_device": 2}
+    assert run(write_config("straight", training=training), processes=2)[0] == 0
+    values = {"training": training, "checkpoint": {"save_every": 5}, "data__num_workers": 1}
+    folder, process = tmp_path / "killed", start(write_config("killed", **values), processes=2, launcher="elastic")
+    until(lambda: steps_so_far(folder) >= 8)
+    os.kill(read_metrics(folder, "start")[0]["pids"][1], signal.SIGKILL)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert len(read_metrics(folder, "start")) == 2
+    assert status(folder) == {"state": "done", "step": 60, "reason": ""}
+    by_step = {entry["step"]: (entry["loss"], entry["batch_hash"]) for entry in read_metrics(folder)}
+    expected = {entry["step"]: (entry["loss"], entry["batch_hash"]) for entry in read_metrics(tmp_path / "straight")}
+    assert by_step == expected
+
+
 def test_a_hung_rank_ends_the_job_within_the_limit_and_every_stack_is_kept(write_config: Write, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     config = write_config(training={"num_steps": 5000, "rows_per_device": 2}, engine={"timeout_seconds": 8})
