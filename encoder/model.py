@@ -47,7 +47,7 @@ class Embeddings(nn.Module):
         if self.position is not None:
             x = x + self.position(positions)
         elif self.sinusoids is not None:
-            x = x + self.sinusoids[positions]
+            x = (x + self.sinusoids[positions]).to(x.dtype)  # the table stays float32 where weights are bfloat16
         return self.dropout(self.norm(x))
 
 

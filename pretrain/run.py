@@ -20,6 +20,7 @@ from pretrain.checkpoint.retention import retire_checkpoints
 from pretrain.checkpoint.save import save_checkpoint
 from pretrain.config import PretrainConfig
 from pretrain.engines import build_engine
+from pretrain.engines.base import StepRows
 from pretrain.evaluate import evaluate, evaluation_data
 from pretrain.monitor.ledger import Ledger
 from pretrain.monitor.signals import Stop
@@ -89,7 +90,7 @@ class Run:
         self.watchdog, self.stop = watchdog, stop
         config, processes = self.config, self.processes
         model = build_model(config, self.checkpoint).to(processes.device)
-        rows = config.training.rows_per_device
+        rows = StepRows(config.training.rows_per_device, config.data.rows_per_step)
         self.engine = build_engine(config.engine, model, config.optimizer, processes, rows)
         if self.checkpoint:
             restore_optimizer(self.checkpoint, self.engine, self.progress.updates)

@@ -59,7 +59,7 @@ def test_help_of_pretraining_lists_the_contracts_keys(capsys: pytest.CaptureFixt
         "training.": "num_steps rows_per_device label_smoothing profile_steps",
         "optimizer.": "name learning_rate weight_decay betas eps clip_norm",
         "schedule.": "name warmup_fraction decay_fraction",
-        "engine.": "name zero_stage precision compile",
+        "engine.": "name zero_stage precision offload_optimizer deepspeed_config compile",
         "checkpoint.": "save_every keep_last keep_every",
         "evaluation.": "every sources rows",
         "logging.": "trackers",

@@ -1,7 +1,7 @@
 """How a step is executed: plain torch (one process or DDP) and DeepSpeed ZeRO-1/2/3, behind one interface."""
 
 from encoder import MaskedLanguageModel
-from pretrain.engines.base import Engine, EngineConfig
+from pretrain.engines.base import Engine, EngineConfig, StepRows
 from pretrain.engines.plain import PlainEngine
 from pretrain.engines.zero import ZeroEngine
 from pretrain.optim.adamw import OptimizerConfig
@@ -13,9 +13,9 @@ def build_engine(
     model: MaskedLanguageModel,
     optimizer: OptimizerConfig,
     processes: Processes,
-    rows_per_device: int,
+    rows: StepRows,
 ) -> Engine:
     """The engine that the configuration names, around `model` (fp32, on its device)."""
     if config.name == "deepspeed":
-        return ZeroEngine(config, model, optimizer, processes, rows_per_device)
+        return ZeroEngine(config, model, optimizer, processes, rows)
     return PlainEngine(config, model, optimizer, processes)

@@ -27,6 +27,12 @@ class EngineConfig(Config):
         None, description="deepspeed: shard the optimizer (1, the default), gradients too (2), weights too (3)"
     )
     precision: Literal["fp32", "bf16"] = Field("fp32", description="arithmetic; master weights and moments stay fp32")
+    offload_optimizer: bool = Field(
+        False, description="deepspeed: keep master weights and moments in CPU memory, and update them there"
+    )
+    deepspeed_config: str | None = Field(
+        None, description="deepspeed: JSON file of DeepSpeed's own keys, for what no key here says; read at every start"
+    )
     compile: bool = Field(False, description="torch.compile the model")
     compile_backend: Literal["inductor", "aot_eager"] = Field(
         "inductor", description="of torch.compile; aot_eager traces, but generates no kernels"
@@ -34,10 +40,19 @@ class EngineConfig(Config):
     timeout_seconds: float = Field(900.0, gt=0, description="a collective or a step that takes longer ends the job")
 
     @model_validator(mode="after")
-    def _stage_needs_deepspeed(self) -> "EngineConfig":
-        if self.zero_stage and self.name != "deepspeed":
-            raise InputError("engine.zero_stage needs engine.name: deepspeed")
+    def _check_deepspeeds_keys(self) -> "EngineConfig":
+        for key in ("zero_stage", "offload_optimizer", "deepspeed_config"):
+            if getattr(self, key) and self.name != "deepspeed":
+                raise InputError(f"engine.{key} needs engine.name: deepspeed")
         return self
+
+
+@dataclass(frozen=True)
+class StepRows:
+    """How many rows the run's steps have; phases may change both."""
+
+    per_device: int  # of a micro-batch
+    per_step: int  # of all micro-batches of all processes
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,9 @@ class UpdateMeter:
             weight, moment = self._before[shard.name]
             gradient = (shard.moments["exp_avg"] - beta1 * moment) / (1 - beta1)
             of_shard = [t.double().square().sum() for t in (gradient, shard.weight - weight, weight)]
-            squares[group_of(shard.name)] += torch.stack(of_shard)
+            squares[group_of(shard.name)] += torch.stack(of_shard).to(
+                processes.device
+            )  # an offloaded one is on the CPU
         table = torch.stack([squares[group] for group in GROUPS])
         if not self._engine.shards_are_whole and processes.world_size > 1:
             torch.distributed.all_reduce(table)

@@ -75,3 +75,14 @@ def run(config: Path, *overrides: str, **how: Any) -> tuple[int, str]:
     process = start(config, *overrides, **how)
     output, _ = process.communicate(timeout=120)
     return process.returncode, output
+
+
+def run_cases(script: Path, folder: Path, processes: int, *arguments: str) -> dict[str, Any]:
+    """What a script of cases (`engines/distributed_cases.py`) writes into `folder`, run by torchrun."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
+    root = Path(__file__).parents[2]
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(root)}
+    command += [str(script), str(folder), *arguments]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=1500)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads((folder / "result.json").read_text())

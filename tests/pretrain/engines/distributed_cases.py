@@ -8,7 +8,7 @@ Every engine takes the same synthetic batches: packed rows with masks, one micro
 import json
 import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from encoder import EncoderConfig, MaskedLanguageModel, load_model
 from pretrain.checkpoint.restore import restore_optimizer
 from pretrain.checkpoint.save import save_checkpoint
 from pretrain.engines import build_engine
-from pretrain.engines.base import Engine, EngineConfig
+from pretrain.engines.base import Engine, EngineConfig, StepRows
 from pretrain.monitor.clock import Clock
 from pretrain.monitor.diagnostics import UpdateMeter, layer_diagnostics, whole_model
 from pretrain.optim.adamw import OptimizerConfig
@@ -67,19 +67,21 @@ def batch(step: int) -> Rows:
     return Rows(step, ids[mine], labels[mine], lengths[mine])
 
 
-def model(dropout: float = 0.1, layers: int = 2) -> MaskedLanguageModel:
+def model(dropout: float = 0.1, layers: int = 2, **changes: Any) -> MaskedLanguageModel:
     torch.manual_seed(0)
     return MaskedLanguageModel(
         EncoderConfig(
             num_layers=layers, hidden_size=32, num_heads=1, vocab_size=V, max_length=T, embedding_dropout=dropout,
-            hidden_dropout=dropout, attention_dropout=dropout,
+            hidden_dropout=dropout, attention_dropout=dropout, **changes,
         )
     )  # fmt: skip
 
 
-def engine_of(name: str, start: MaskedLanguageModel, **changes: Any) -> Engine:
+def engine_of(
+    name: str, start: MaskedLanguageModel, optimizer: OptimizerConfig | None = None, **changes: Any
+) -> Engine:
     config = ENGINES[name].model_copy(update=changes)
-    return build_engine(config, start.to(ME.device), OptimizerConfig(), ME, 2)
+    return build_engine(config, start.to(ME.device), optimizer or OptimizerConfig(), ME, StepRows(2, ROWS))
 
 
 def train(
@@ -99,12 +101,16 @@ def save(engine: Engine, step: int, name: str) -> Path:
     return OUT / name / f"step_{step:08d}"
 
 
-def resumed(name: str, folder: Path, updates: int, steps: range) -> list[float | None]:
+def restored(name: str, folder: Path, updates: int, **changes: Any) -> Engine:
     start = model()
     start.load_state_dict(load_model(folder).state_dict())
-    engine = engine_of(name, start)
+    engine = engine_of(name, start, **changes)
     restore_optimizer(folder, engine, updates)
-    return train(engine, steps)
+    return engine
+
+
+def resumed(name: str, folder: Path, updates: int, steps: range, **changes: Any) -> list[float | None]:
+    return train(restored(name, folder, updates, **changes), steps)
 
 
 def poisoned(name: str, precision: str) -> dict[str, Any]:
@@ -204,18 +210,28 @@ def every_case() -> dict[str, Any]:
     return result | {"group_limits": group_limits()}
 
 
-start_process_group(ME, 120, always=True)
-logging.disable(logging.WARNING)
-if WHAT == "compiled":
-    found = {name: compiled(name) for name in ENGINES}
-elif WHAT == "every_case":
-    found = every_case()
-elif WHAT == "reference":
-    engine = engine_of("ddp", model())
-    train(engine, range(1, 4))
-    found = {"folder": str(save(engine, 3, "reference")), "losses": train(engine, range(4, 44))}
-else:  # the checkpoint of step 3 that other processes have written
-    found = {name: resumed(name, Path(WHAT), 3, range(4, 44)) for name in ENGINES}
-if ME.is_main:
-    (OUT / "result.json").write_text(json.dumps(found))
-stop_process_group()
+def main() -> dict[str, Any]:
+    if WHAT == "compiled":
+        return {name: compiled(name) for name in ENGINES}
+    if WHAT == "every_case":
+        return every_case()
+    if WHAT == "reference":
+        engine = engine_of("ddp", model())
+        train(engine, range(1, 4))
+        return {"folder": str(save(engine, 3, "reference")), "losses": train(engine, range(4, 44))}
+    # the checkpoint of step 3 that other processes have written
+    return {name: resumed(name, Path(WHAT), 3, range(4, 44)) for name in ENGINES}
+
+
+def run(cases: Callable[[], dict[str, Any]]) -> None:
+    """Run `cases` in a process group, and write what they return."""
+    start_process_group(ME, 120, always=True)
+    logging.disable(logging.WARNING)
+    found = cases()
+    if ME.is_main:
+        (OUT / "result.json").write_text(json.dumps(found))
+    stop_process_group()
+
+
+if __name__ == "__main__":
+    run(main)

@@ -3,16 +3,13 @@
 The cases run in two real gloo processes (`distributed_cases.py`) and once more in one.
 """
 
-import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from pretrain_runs import run_cases
 from safetensors.torch import load_file
 
 from pretrain.optim.adamw import OptimizerConfig, build_optimizer
@@ -23,13 +20,7 @@ ENGINES = ["ddp", "zero1", "zero2", "zero3"]
 
 
 def cases(folder: Path, processes: int, steps: int, what: str = "every_case") -> Result:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
-    command += [str(Path(__file__).parent / "distributed_cases.py"), str(folder), str(steps), what]
-    root = Path(__file__).parents[3]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=1500)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads((folder / "result.json").read_text())
+    return run_cases(Path(__file__).parent / "distributed_cases.py", folder, processes, str(steps), what)
 
 
 LENGTHS = [7, pytest.param(100, marks=pytest.mark.slow)]
@@ -176,12 +167,3 @@ def test_r19_small_updates_move_fp32_weights() -> None:
         module.weight.grad = torch.ones_like(module.weight)
         optimizer.step()
     assert module.weight.mean().item() == pytest.approx(0.940, abs=1e-3)
-
-
-def test_deepspeeds_private_table_still_has_the_op_that_we_switch_off() -> None:
-    command = (
-        "import deepspeed, deepspeed.ops; from pretrain.engines.zero import skip_cpu_communication_build as skip;"
-        "assert 'deepspeed_shm_comm' in deepspeed.ops.__compatible_ops__; skip();"
-        "from deepspeed.ops import __compatible_ops__ as table; assert table['deepspeed_shm_comm'] is False"
-    )
-    subprocess.run([sys.executable, "-c", command], cwd=Path(__file__).parents[3], check=True)
