@@ -79,6 +79,10 @@ CHECKS = (
         inputs.look_at_sources, inputs.judge_sources, "mend data.sources, or copy the files to every host",
     ),
     Check(
+        "token cache", "data.cache is complete and made of these sources",
+        inputs.look_at_cache, inputs.judge_cache, "write it again, or copy it to every host",
+    ),
+    Check(
         "text and tokenizer", "few unknown tokens in a sample of each source",
         inputs.look_at_fit, inputs.judge_fit, "see 'sources' and 'tokenizer'",
     ),

@@ -16,9 +16,19 @@ from data.sources.bad_input import Counts, accept
 from data.sources.files import is_remote
 from data.sources.formats import read
 from data.sources.unit import Plan, Record, Unit
+from data.stream.cache import check_cache
 from pretrain.config import PretrainConfig
 from pretrain.doctor.examination import Examination, Finding, describe_error
-from pretrain.doctor.verdict import Verdict, describe_difference, failed, group_by_value, in_bytes, passed, warned
+from pretrain.doctor.verdict import (
+    Verdict,
+    describe_difference,
+    failed,
+    group_by_value,
+    in_bytes,
+    passed,
+    skipped,
+    warned,
+)
 from pretrain.runs.changes import first_difference
 from pretrain.runs.folder import RunFolder
 from pretrain.start import tokenizer_folder
@@ -169,6 +179,22 @@ def judge_sources(examination: Examination, findings: list[Finding]) -> Verdict:
 def _records(examination: Examination, source: SourceConfig, unit: Unit) -> Iterator[Record]:
     data = examination.config.data
     return read(unit, unit.first, source, data.max_document_bytes, data.cuts_long_documents)
+
+
+def look_at_cache(examination: Examination) -> Finding:
+    """The token cache, where there is one. InputError where it is missing, or stale for these sources."""
+    data = examination.config.data
+    if data.cache and examination.meeting.is_main:
+        check_cache(data, examination.tokenizer.digest, examination.plans[: len(data.sources)])
+    elif data.cache and not Path(data.cache).is_dir():
+        raise InputError(f"data.cache: there is no folder '{data.cache}'")
+    return {}
+
+
+def judge_cache(examination: Examination, findings: list[Finding]) -> Verdict:
+    """Nothing more than that it is there."""
+    cache = examination.config.data.cache
+    return passed(f"{cache}, made of these sources") if cache else skipped("data.cache is not set")
 
 
 def look_at_fit(examination: Examination) -> Finding:

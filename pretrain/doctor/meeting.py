@@ -56,13 +56,13 @@ class Meeting:
 
     def tell(self, topic: str, value: Any) -> None:
         """Leave this rank's answer on a topic."""
-        self._set(f"{topic}/{self.rank}", value)
+        self._set(_key(topic, self.rank), value)
 
     def hear_all(self, topic: str) -> list[Any]:
         """Every rank's answer on a topic, in rank order; waits for all of them."""
         self.heard_topic, answers = topic, []
         for rank in range(self.world_size):
-            answers.append(self._get(f"{topic}/{rank}"))
+            answers.append(self._get(_key(topic, rank)))
             if rank not in self.hosts:
                 self.hosts[rank] = self._get(f"host/{rank}")
         self.heard_topic = ""
@@ -71,14 +71,14 @@ class Meeting:
     def from_main(self, topic: str, value: Any) -> Any:
         """Rank 0's value, on every rank."""
         if self.is_main:
-            self._set(topic, value)
+            self._set(f"of rank 0/{topic}", value)
             return value
-        return self._get(topic)
+        return self._get(f"of rank 0/{topic}")
 
     def share(self, topic: str, value: Any) -> list[Any]:
         """Every rank's value in rank order, on every rank; none goes on before all have come here."""
         self.tell(topic, value)
-        return self.from_main(f"{topic}/all", self.hear_all(topic) if self.is_main else None)
+        return self.from_main(topic, self.hear_all(topic) if self.is_main else None)
 
     def who_answered(self, topic: str) -> list[int]:
         """The ranks that have answered a topic by now, over a new connection: for a thread beside one that waits.
@@ -89,7 +89,7 @@ class Meeting:
         for rank in range(self.world_size):
             if store.check([f"host/{rank}"]):
                 self.hosts[rank] = json.loads(store.get(f"host/{rank}"))
-        return [rank for rank in range(self.world_size) if store.check([f"{topic}/{rank}"])]
+        return [rank for rank in range(self.world_size) if store.check([_key(topic, rank)])]
 
     def end_for_all(self) -> None:
         """Let the ranks that wait for a word of another end, in silence; over a new connection, if there is one."""
@@ -130,6 +130,10 @@ class Meeting:
             raise _lost(error) from None
         self.is_waiting = False
         return json.loads(value)
+
+
+def _key(topic: str, rank: int) -> str:
+    return f"of ranks/{topic}/{rank}"
 
 
 def _lost(error: Exception) -> InputError:

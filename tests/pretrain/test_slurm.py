@@ -108,4 +108,4 @@ def test_the_doctor_by_srun_alone(submit: Callable[..., str], slurm: Any, write_
         [*command, "data.num_lanes=3"], cwd=root, env=slurm.env, capture_output=True, text=True, timeout=60
     )
     assert failed.returncode == 2, failed.stdout + failed.stderr
-    assert "error: 1 of 19 checks failed: number of processes\n" in failed.stderr
+    assert "error: 1 of 20 checks failed: number of processes\n" in failed.stderr

@@ -129,6 +129,7 @@ def cases(ranks: tuple[Path, Path], disks: Path, server: str) -> dict[str, Any]:
         "other text": case(shared, "data.sources.0.path=longer.jsonl", folder=second),
         "remote text": case(f"data.sources.0.path={server}/text.jsonl"),
         "no remote text": case(f"data.sources=[{{path: gone.txt}}, {{path: '{server}/gone.txt'}}]"),
+        "no cache": case(shared, f"data.cache={first}/tokenizer", folder=second),
         "strange text": case("data.sources=[{path: strange.txt}]"),
         "no such column": case("data.sources.0.text_column=body", "data.bad_input.column=skip"),
         "a column that is missing": case("data.sources.0.text_column=body"),
@@ -168,7 +169,8 @@ def test_a_healthy_run_passes_every_check(outcomes: dict[str, Any]) -> None:
     healthy = outcomes["healthy"]
     assert healthy["codes"] == [0, 0], healthy
     assert healthy["err"] == ""
-    assert len(lines(healthy, "pass")) == len(healthy["out"].splitlines()) - 1
+    assert lines(healthy, "skip").keys() == {"token cache"}
+    assert len(lines(healthy, "pass")) == len(healthy["out"].splitlines()) - 2
     assert healthy["out"].splitlines()[-1] == "no check failed"
     found = lines(healthy, "pass")
     assert found["processes"] == f"2 on 1 host(s): 2 on {HOST}"
@@ -199,6 +201,7 @@ FAULTS = {
     "no remote text": (
         "sources", "the path 'gone.txt' matches no file; data.sources: the path 'http://127.0.0.1:", ()
     ),
+    "no cache": ("token cache", f"rank 0 ({HOST}): data.cache: ", ()),
     "a column that is missing": ("sources", "the column 'body' is missing", ()),
 }  # fmt: skip
 
