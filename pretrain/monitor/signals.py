@@ -62,7 +62,9 @@ def stop_with_launchers() -> None:
     outlives its terminal.
     """
     launchers = [parent for parent in psutil.Process().parents() if _is_launcher(parent)]
-    if launchers:
+    if any(_has_lost_its_parent(launcher) for launcher in launchers):
+        os.kill(os.getpid(), signal.SIGTERM)
+    elif launchers:
         threading.Thread(target=_watch, args=(launchers,), daemon=True).start()
 
 
@@ -70,6 +72,15 @@ def _is_launcher(process: psutil.Process) -> bool:
     with suppress(psutil.Error):
         runs_a_program = process.name().startswith(("python", *LAUNCHERS))  # not a shell in a folder of that name
         return runs_a_program and any(name in part for part in process.cmdline() for name in LAUNCHERS)
+    return False
+
+
+def _has_lost_its_parent(launcher: psutil.Process) -> bool:
+    """Whether this is `deepspeed`'s inner launcher, the outer one having died before this process could watch it."""
+    with suppress(psutil.Error):
+        parent = launcher.parent()
+        is_inner = any("deepspeed.launcher.launch" in part for part in launcher.cmdline())
+        return is_inner and parent is not None and parent.pid == 1 and not _is_launcher(parent)
     return False
 
 
