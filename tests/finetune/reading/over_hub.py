@@ -61,7 +61,10 @@ def test_a_model_is_trained_and_scored_on_them(make_encoder: Callable[[str], str
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("hub:user/none:train", "the data set 'user/none' does not exist on the hub, or is not yours to read"),
+        (
+            "hub:user/none:train",
+            "the data set 'user/none': Dataset 'user/none' doesn't exist on the Hub or cannot be accessed",
+        ),
         ("hub:user/name:dev", "the data set 'user/name': Bad split: dev"),
         ("hub:user/name/other:train", "the data set 'user/name': BuilderConfig 'other' not found"),
     ],
