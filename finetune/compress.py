@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -44,21 +45,23 @@ def compress(folder: str, out: str, int8: bool, data: str | None, options: Servi
     task = load_task(folder, description, options.max_length)
     model = task.build(folder, from_scratch=False).eval()
     report: dict[str, Any] = {"kind": "int8" if int8 else "onnx"}
-    try:
-        with new_model_folder(Path(out), task.inputs, description) as path:
-            graph = _write_graph(task, model, path / GRAPH_FILE, int8, report)
-            before = sum(file.stat().st_size for file in Path(folder).glob("*.safetensors"))
-            report["bytes"] = {"before": before, "after": (path / GRAPH_FILE).stat().st_size}
-            report["done"] = report["fp32_graph_difference"] <= LARGEST_DIFFERENCE
-            if data:
-                report |= _compare(task, model, graph, data, options)
-                report["done"] = report["done"] and report["lost"] <= LARGEST_LOSS
-            if not report["done"]:
-                raise _TooMuchLostError
-            task.inputs.model_config.save_pretrained(path)
-            write_json(path / "report.json", report)
-    except _TooMuchLostError:
-        pass
+    with suppress(_TooMuchLostError), new_model_folder(Path(out), task.inputs, description) as path:
+        graph = path / GRAPH_FILE
+        export_graph(model, task.inputs, task.output_names, graph)
+        exported = OnnxModel(graph, task.output_names)
+        difference = largest_difference(model, exported, task.inputs, task.outputs_per_token)
+        if int8:
+            _quantize(graph)
+        before = sum(file.stat().st_size for file in Path(folder).glob("*.safetensors"))
+        report |= {"fp32_graph_difference": difference, "bytes": {"before": before, "after": graph.stat().st_size}}
+        report["done"] = difference <= LARGEST_DIFFERENCE
+        if data:
+            report |= _compare(task, model, OnnxModel(graph, task.output_names), data, options)
+            report["done"] = report["done"] and report["lost"] <= LARGEST_LOSS
+        if not report["done"]:
+            raise _TooMuchLostError
+        task.inputs.model_config.save_pretrained(path)
+        write_json(path / "report.json", report)
     return report
 
 
@@ -71,13 +74,8 @@ def _served_description(folder: str, options: ServingConfig) -> ModelDescription
     return with_pooling(description, folder, options.pooling)
 
 
-def _write_graph(task: Task[Any], model: nn.Module, path: Path, int8: bool, report: dict[str, Any]) -> OnnxModel:
-    """Export the graph, measure its difference, and with `int8` replace it by one with 8-bit weights."""
-    export_graph(model, task.inputs, task.output_names, path)
-    graph = OnnxModel(path, task.output_names)
-    report["fp32_graph_difference"] = largest_difference(model, graph, task.inputs, task.outputs_per_token)
-    if not int8:
-        return graph
+def _quantize(path: Path) -> None:
+    """Replace the graph by one with 8-bit weights."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -85,28 +83,21 @@ def _write_graph(task: Task[Any], model: nn.Module, path: Path, int8: bool, repo
     quant_pre_process(str(path), str(prepared), skip_symbolic_shape=True)
     quantize_dynamic(str(prepared), str(path), weight_type=QuantType.QInt8, per_channel=True)
     prepared.unlink()
-    return OnnxModel(path, task.output_names)
 
 
 def _compare(task: Task[Any], model: nn.Module, graph: nn.Module, data: str, options: ServingConfig) -> dict[str, Any]:
     """Score and seconds of the model and of its graph on the rows of `data`, and the score that is lost."""
     predictor = Predictor(task, make_accelerator(), options.max_tokens_per_device)
-    scores: list[dict[str, float]] = []
-    seconds: list[float] = []
-    for each in (model, graph):
+    scores: dict[str, dict[str, float]] = {}
+    seconds: dict[str, float] = {}
+    for name, each in (("before", model), ("after", graph)):
         start = time.perf_counter()
-        rows = read_roles(data, task.scoring_roles, options.columns)
-        pairs = list(predictor.predictions(each, rows))
-        seconds.append(round(time.perf_counter() - start, 3))
-        scores.append(task.score(pairs))
-    metric = task.metric if task.metric in scores[0] else next(iter(scores[0]))  # a bare encoder states none
-    before, after = (each[metric] for each in scores)
-    return {
-        "score": {"before": before, "after": after},
-        "seconds": {"before": seconds[0], "after": seconds[1]},
-        "metric": metric,
-        "lost": before - after,
-    }
+        pairs = list(predictor.predictions(each, read_roles(data, task.scoring_roles, options.columns)))
+        seconds[name] = round(time.perf_counter() - start, 3)
+        scores[name] = task.score(pairs)
+    metric = task.metric if task.metric in scores["before"] else next(iter(scores["before"]))  # a bare encoder has none
+    score = {name: each[metric] for name, each in scores.items()}
+    return {"score": score, "seconds": seconds, "metric": metric, "lost": score["before"] - score["after"]}
 
 
 class _Parser(argparse.ArgumentParser):

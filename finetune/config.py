@@ -25,12 +25,8 @@ IMPOSSIBLE_BASELINES = {"matching": ("majority",), "answering": ("majority", "wo
 class ClassificationConfig(Config):
     """Classification only."""
 
-    labels: list[str] = Field(
-        default=[], description="class names in the order of their ids; empty: those of the training file"
-    )
-    class_weights: Literal["none", "balanced"] = Field(
-        default="none", description="balanced: weight a class by 1 / frequency"
-    )
+    labels: list[str] = Field(default=[], description="class names by id; empty: those of the training files")
+    class_weights: Literal["none", "balanced"] = Field(default="none", description="balanced: 1 / frequency")
     label_smoothing: float = Field(default=0.0, ge=0, lt=1, description="share of the target spread over all classes")
 
 
@@ -38,7 +34,7 @@ class TaggingConfig(Config):
     """Tagging only."""
 
     labels: list[str] = Field(
-        default=[], description="tags, including those that only scored files have; empty: those of the training file"
+        default=[], description="tags, including those that only scored files have; empty: those of the training files"
     )
 
 
@@ -66,15 +62,11 @@ class TrainingConfig(Config):
     max_tokens_per_device: int | None = Field(
         default=None, gt=0, description="tokens of a micro-batch, padding included; default: 1024 on a CPU, 16384 else"
     )
-    num_epochs: int | None = Field(
-        default=None, gt=0, description="default: 3, more for small sets (about 300 steps, at most 20)"
-    )
+    num_epochs: int | None = Field(default=None, gt=0, description="default: about 300 steps, 3 to 20 epochs")
     learning_rate: float | None = Field(
         default=None, gt=0, description="peak; default: 5e-5 x 768 / width, at most 5e-4; 3e-5 from width 1024"
     )
-    layer_decay: float = Field(
-        default=0.9, gt=0, le=1, description="factor of the learning rate from a layer to the one below"
-    )
+    layer_decay: float = Field(default=0.9, gt=0, le=1, description="a layer's learning rate / that of the one above")
     warmup_fraction: float = Field(default=0.1, ge=0, le=1, description="share of the steps")
     weight_decay: float = Field(default=0.01, ge=0, description="AdamW's, not on biases and norms")
     clip_norm: float = Field(default=1.0, gt=0, description="largest norm of the gradient")
@@ -113,9 +105,7 @@ class FinetuneConfig(Config):
     max_length: int | None = Field(
         default=None, gt=2, description="tokens of a text (or pair); default: what the model takes, <= 512"
     )
-    metric: str | None = Field(
-        default=None, description="the score that chooses and is reported; default: the task's own"
-    )
+    metric: str | None = Field(default=None, description="score that chooses and is reported; default: the task's own")
     precision: Precision = Field(default="fp32", description="bf16: autocast, weights stay fp32")
     training: TrainingConfig = TrainingConfig()
     classification: ClassificationConfig = ClassificationConfig()

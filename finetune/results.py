@@ -12,6 +12,7 @@ from typing import Any
 
 from configs import InputError
 from configs.atomic import open_replacing, write_text
+from configs.status import State, write_status
 from finetune.accelerator import is_first_process
 from finetune.training import History
 
@@ -20,10 +21,8 @@ COLLAPSED = 0.95  # mean cosine of random pairs from which all sentences look th
 
 def summarize(values: list[float]) -> dict[str, float]:
     """mean and (sample) standard_deviation; 0 for one value."""
-    return {
-        "mean": statistics.fmean(values),
-        "standard_deviation": statistics.stdev(values) if len(values) > 1 else 0.0,
-    }
+    spread = statistics.stdev(values) if len(values) > 1 else 0.0
+    return {"mean": statistics.fmean(values), "standard_deviation": spread}
 
 
 def mean_scores(scores: list[dict[str, Any]]) -> dict[str, Any]:
@@ -80,21 +79,21 @@ def _running_mean(values: Sequence[float], window: int = 10) -> list[float]:
 def reported_status(run_dir: Path) -> Iterator[None]:
     """Keep `status.json` true while the body runs: state running, then done, bad_input (InputError) or failed."""
     try:
-        _write_status(run_dir, "running")
+        _report(run_dir, "running")
     except OSError as error:
         raise InputError(f"run_dir {run_dir} cannot be written: {error.strerror}") from None
     try:
         yield
     except InputError as error:
-        _write_status(run_dir, "bad_input", str(error))
+        _report(run_dir, "bad_input", str(error))
         raise
     except BaseException as error:
-        _write_status(run_dir, "failed", f"{type(error).__name__}: {error}")
+        _report(run_dir, "failed", f"{type(error).__name__}: {error}")
         raise
-    _write_status(run_dir, "done")
+    _report(run_dir, "done")
 
 
-def _write_status(run_dir: Path, state: str, reason: str = "") -> None:
+def _report(run_dir: Path, state: State, reason: str = "") -> None:
     if is_first_process():
         run_dir.mkdir(parents=True, exist_ok=True)
-        write_json(run_dir / "status.json", {"state": state, "step": 0, "reason": reason})
+        write_status(run_dir, state, reason=reason)

@@ -116,7 +116,7 @@ class Trainer:
             batch = batch[: len(batch) // processes * processes]
             if not batch:
                 raise InputError(
-                    f"a batch has fewer rows than the {processes} processes: add rows or take fewer processes"
+                    f"a batch has fewer rows than the {processes} processes: add rows or use fewer of them"
                 )
         total = sum(example.weight for example in batch)
         micro_batches = self._micro_batches(batch)

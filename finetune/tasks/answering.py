@@ -83,9 +83,7 @@ class Answering(Task[AnsweringExample]):
                 encodings, offsets = [encoding for encoding, _ in windows], [offsets for _, offsets in windows]
                 examples.append(AnsweringExample(encodings, self.target(row), context=context, offsets=offsets))
         if training and self.lost_answers:
-            print(
-                f"{self.lost_answers} answers are in no window as a whole; a smaller answering.stride would hold them"
-            )
+            print(f"{self.lost_answers} answers are in no window as a whole: a smaller answering.stride can hold them")
         return examples
 
     def _training_windows(self, row: Row, windows: list[tuple[Any, Offsets]]) -> list[AnsweringExample]:
