@@ -18,7 +18,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 PREEMPTED = 75  # exit code: stopped after a whole checkpoint, requeue me
 INTERRUPT_AGAIN_SECONDS = 3.0  # a later Ctrl-C does not wait; an earlier one is the launcher's copy of the first
 LAUNCHERS = ("torchrun", "torch.distributed", "accelerate", "deepspeed")
-LAUNCHER_SECONDS = 1.0  # between looks at the launcher
+LAUNCHER_SECONDS = 0.25  # between looks at the launcher
 
 
 class Stop:

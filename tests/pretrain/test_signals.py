@@ -74,15 +74,15 @@ def values(num_steps: int) -> dict[str, Any]:
 def test_a_signal_to_any_process_saves_the_finished_step(
     write_config: Write, tmp_path: Path, launcher: str, target: str, number: signal.Signals
 ) -> None:
-    config, folder = write_config(**values(80)), tmp_path / "run"
+    config, folder = write_config(**values(200)), tmp_path / "run"
     job = start(config, processes=2, launcher=launcher)
     deadline = time.monotonic() + 60
     while not read_metrics_safely(folder, "train") and time.monotonic() < deadline:
         time.sleep(0.02)
     send(job, number, target, folder)
-    assert assert_saved(folder, wait_for_the_end(job)) < 80
+    assert assert_saved(folder, wait_for_the_end(job)) < 200
     main([str(config), "engine={name: ddp}"])  # goes on as one process, to the batches of a straight run
-    main([str(write_config("straight", **values(80))), "engine={name: ddp}", "data.num_workers=0"])
+    main([str(write_config("straight", **values(200))), "engine={name: ddp}", "data.num_workers=0"])
     found, straight = (
         {entry["step"]: (entry["batch_hash"], round(entry["loss"], 4)) for entry in read_metrics(tmp_path / name)}
         for name in ("run", "straight")
