@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -70,8 +71,10 @@ def stop_with_launchers() -> None:
 
 def _is_launcher(process: psutil.Process) -> bool:
     with suppress(psutil.Error):
-        runs_a_program = process.name().startswith(("python", *LAUNCHERS))  # not a shell in a folder of that name
-        return runs_a_program and any(name in part for part in process.cmdline() for name in LAUNCHERS)
+        command = process.cmdline()
+        program = Path(command[0]).name if command else ""  # not the process's name, which torchrun changes
+        is_python = program.startswith(("python", *LAUNCHERS))  # and no shell in a folder of that name
+        return is_python and any(name in part for part in command for name in LAUNCHERS)
     return False
 
 
