@@ -7,6 +7,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 
+from configs import InputError
 from finetune.config import Precision
 
 
@@ -21,6 +22,17 @@ def make_accelerator(precision: Precision = "fp32") -> Accelerator:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not cuda:
         handlers.append(InitProcessGroupKwargs(backend="gloo"))
     return Accelerator(cpu=not cuda, mixed_precision="bf16" if precision == "bf16" else "no", kwargs_handlers=handlers)
+
+
+def refuse_deepspeed() -> None:
+    """InputError under an accelerate configuration that asks for DeepSpeed, whose engine would update the weights at
+    every micro-batch and leave a part of them in the folder.
+    """
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() in ("1", "true", "yes"):
+        raise InputError(
+            "fine-tuning does not run under DeepSpeed: take an accelerate configuration without it, such as "
+            "launch/accelerate_8gpu.yaml (distributed_type: MULTI_GPU)"
+        )
 
 
 def is_first_process() -> bool:

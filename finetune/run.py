@@ -15,7 +15,7 @@ from accelerate.utils import set_seed
 from torch import nn
 
 from configs import InputError
-from finetune.accelerator import make_accelerator
+from finetune.accelerator import make_accelerator, refuse_deepspeed
 from finetune.config import FinetuneConfig
 from finetune.folder.load import load_inputs, quiet_transformers
 from finetune.folder.write import check_replaceable
@@ -52,6 +52,7 @@ class FinetuneRun:
     """
 
     def __init__(self, config: FinetuneConfig) -> None:
+        refuse_deepspeed()
         quiet_transformers()
         self.config = config
         self.run_dir = Path(config.run_dir)

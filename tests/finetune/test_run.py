@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import pipeline
 
+from configs import InputError
 from configs.loader import validate
 from finetune.accelerator import make_accelerator
 from finetune.config import FinetuneConfig
@@ -159,3 +160,12 @@ def test_bf16_on_cuda(
 ) -> None:
     assert make_accelerator().device.type == "cuda"
     check_bf16(make_encoder(architecture), topics, tmp_path)
+
+
+def test_deepspeed_is_refused_before_anything_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    config = FinetuneConfig(
+        task="classification", model="nowhere", run_dir=str(tmp_path / "run"), train=["nowhere.csv"]
+    )
+    with pytest.raises(InputError, match=r"does not run under DeepSpeed.*launch/accelerate_8gpu\.yaml"):
+        run(config)
