@@ -49,9 +49,9 @@ def folder_replacing(path: Path | str) -> Iterator[Path]:
     temporary.mkdir()
     try:
         yield temporary
-        for file in sorted(temporary.rglob("*")):
-            if file.is_file():
-                _flush(file)
+        for entry in sorted(temporary.rglob("*")):
+            flush_folder(entry) if entry.is_dir() else _flush(entry)
+        flush_folder(temporary)
         if path.exists():
             path.rename(replaced)
         temporary.rename(path)
