@@ -96,8 +96,9 @@ def test_every_file_and_both_names_reach_the_disk_before_the_end(
     monkeypatch.setattr(os, "fsync", record)
     with folder_replacing(tmp_path / "folder") as building:
         (building / "a").touch()
-        (building / "b").touch()
-    assert flushed == ["a", "b", tmp_path.name]
+        (building / "inner").mkdir()
+        (building / "inner" / "b").touch()
+    assert flushed == ["a", "inner", "b", f".folder.{os.getpid()}.tmp", tmp_path.name]
     flushed.clear()
     write_text(tmp_path / "c", "c")
     assert flushed == [f".c.{os.getpid()}.tmp", tmp_path.name]
