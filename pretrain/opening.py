@@ -47,6 +47,7 @@ def open_run(config: PretrainConfig, processes: Processes, stop: Stop) -> Iterat
         run = Run(config, processes, folder)
         _agree(run)
         run.start(watchdog, stop)
+        stop.is_training = True
         try:
             yield run
         finally:

@@ -19,6 +19,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 PREEMPTED = 75  # exit code: stopped after a whole checkpoint, requeue me
 INTERRUPT_AGAIN_SECONDS = 3.0  # a later Ctrl-C does not wait; an earlier one is the launcher's copy of the first
 LAUNCHERS = ("torchrun", "torch.distributed", "accelerate", "deepspeed")
+ORPHAN_SECONDS = 10.0  # for a rank without its launcher to notice that it is to stop
 LAUNCHER_SECONDS = 0.25  # between looks at the launcher
 
 
@@ -28,6 +29,7 @@ class Stop:
     def __init__(self) -> None:
         self.requested = False
         self._requested_at = 0.0
+        self.is_training = False  # set once a rank has met the others and built its engine
         self._listens = False
         self._previous: list[tuple[signal.Signals, Any]] = []
 
@@ -37,7 +39,7 @@ class Stop:
             signal.signal(number, self._request)
         if not self._listens:
             self._listens = True
-            stop_with_launchers()
+            stop_with_launchers(self)
 
     def __enter__(self) -> None:
         self._previous = [(number, signal.getsignal(number)) for number in STOP_SIGNALS]
@@ -55,18 +57,19 @@ class Stop:
             self.requested, self._requested_at = True, now
 
 
-def stop_with_launchers() -> None:
+def stop_with_launchers(stop: Stop) -> None:
     """Send SIGTERM to this process when a launcher among its ancestors is gone, however it died.
 
     A launcher that is killed, that does not pass a signal on (`deepspeed`) or does not handle it (torchrun and USR1)
     would leave its ranks behind. A process that was started from a shell is left alone: `nohup python -m pretrain … &`
-    outlives its terminal.
+    outlives its terminal. torchrun also holds the store by which ranks meet: without it a rank may wait in there, deaf
+    to signals, so one that has not begun to train, and so has nothing to save, ends by itself a little later.
     """
     launchers = [parent for parent in psutil.Process().parents() if _is_launcher(parent)]
     if any(_has_lost_its_parent(launcher) for launcher in launchers):
         os.kill(os.getpid(), signal.SIGTERM)
     elif launchers:
-        threading.Thread(target=_watch, args=(launchers,), daemon=True).start()
+        threading.Thread(target=_watch, args=(launchers, stop), daemon=True).start()
 
 
 def _is_launcher(process: psutil.Process) -> bool:
@@ -87,10 +90,13 @@ def _has_lost_its_parent(launcher: psutil.Process) -> bool:
     return False
 
 
-def _watch(launchers: list[psutil.Process]) -> None:
+def _watch(launchers: list[psutil.Process], stop: Stop) -> None:
     while all(_is_alive(launcher) for launcher in launchers):
         time.sleep(LAUNCHER_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(ORPHAN_SECONDS)
+    if not stop.is_training:
+        os._exit(PREEMPTED)
 
 
 def _is_alive(process: psutil.Process) -> bool:
