@@ -102,7 +102,7 @@ def prove(model: MaskedLanguageModel, folder: Path) -> dict[str, Any]:
     found = json.loads(child.stdout.splitlines()[-1])
     allowed = TOLERANCE * max(1.0, float(logits[keep].abs().max()))
     if found["missing"] or not found["max_difference"] <= allowed:
-        raise RuntimeError(f"{folder}: the reloaded model differs by more than {allowed:.1e} or lacks weights: {found}")
+        raise RuntimeError(f"{folder}: the reloaded model differs by more than {allowed:g} or lacks weights: {found}")
     versions = {"architecture": model.config.huggingface_architecture, "transformers": transformers.__version__}
     return versions | found
 
