@@ -1,7 +1,7 @@
 """What happens before the first step, and what is written down however a run ends.
 
 `open_run` is the whole of a resume: the configuration is completed and checked, the folder locked and its status
-written, the newest whole checkpoint gives progress, data position and weights, the processes meet and agree, and the
+written, the processes meet, the newest whole checkpoint gives progress and data position, the ranks agree, and the
 engine takes the weights and the moments.
 """
 
@@ -26,7 +26,7 @@ from pretrain.start import resolve
 def open_run(config: PretrainConfig, processes: Processes, stop: Stop) -> Iterator[Run]:
     """The run of a configuration, where its folder stands; a failure is written to the run's status.
 
-    Raises InputError for what the user got wrong, most of it before a process group starts.
+    Raises InputError for what the user got wrong; a wrong configuration before a process group starts.
     """
     folder = RunFolder(config.run_dir)
     config = _begin(config, processes, folder)
